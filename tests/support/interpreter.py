@@ -55,7 +55,8 @@ class Interpreter:
 
 
 def _text(printed: bytes) -> str:
-    return printed.decode().replace("\r\n", "\n")
+    # A path in a traceback may not be UTF-8 on Windows.
+    return printed.decode(errors="backslashreplace").replace("\r\n", "\n")
 
 
 @contextmanager

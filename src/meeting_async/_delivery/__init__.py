@@ -2,8 +2,8 @@
 
 ``history.py`` lists what happened, and ``decide.py`` decides what follows (both sans-I/O);
 ``upload.py`` and ``json_call.py`` send and sleep. ``_http`` sends requests, ``_protocol`` reads
-replies, and ``_batch`` has many uploads.
+replies, and ``_batch`` runs many uploads.
 
-A *check* asks whether a room is active; a *probe*, an empty form, asks whether it is free.
-A *permit* lets a job of a batch send.
+A *check* asks whether a room is active; a *probe*, an empty form, asks whether it is free. Both are
+*questions*. *Evidence* tells whether a document has arrived. A *permit* lets a job of a batch send.
 """

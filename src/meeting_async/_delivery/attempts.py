@@ -33,7 +33,7 @@ from meeting_async._protocol.replies import ParsedReply
 from meeting_async.errors import DocumentMisplaced, TransferTimeout
 
 SHORTEST_ATTEMPT = 1.0
-"""Least time in seconds for each part of the last attempt to reach a server that is away."""
+"""Shortest connect and reply timeout in seconds, when ``max_outage`` is nearly over."""
 
 
 @attrs.frozen(eq=False)
@@ -59,12 +59,12 @@ class Attempts:
 
     @property
     def must_probe(self) -> bool:
-        """Whether a probe comes before the document."""
+        """Whether to send a probe before the document."""
         return asks_first(self.history, self.limits, self._server)
 
     @property
     def timeouts(self) -> Timeouts:
-        """Limits on the next attempt: while the server is away, what is left of ``max_outage``."""
+        """Limits on the next attempt; in an outage, no longer than the rest of ``max_outage``."""
         ends_at = outage_ends_at(self.history, self.limits, self._server)
         timeouts = self.call.options.timeouts
         if ends_at == math.inf:
@@ -74,9 +74,9 @@ class Attempts:
         return attrs.evolve(timeouts, **shortened)
 
     async def take_place(self) -> anyio.Semaphore:
-        """Take a place among the attempts of the session; the caller releases it.
+        """Take one of the session's ``max_connections`` places; the caller releases it.
 
-        A wait for it is told apart, and counts for the call's ``timeout`` only.
+        A wait for it is a step of its own, and counts for the call's ``timeout`` only.
         """
         call, places = self.call, self.call.session.loop_state.places
         try:
@@ -90,7 +90,7 @@ class Attempts:
         return places
 
     def conclude(self, step: Step) -> ParsedReply | Wait:
-        """Record a step; return the answer or the wait after it, or raise what ends the call."""
+        """Record a step; return the answer or the wait before a retry, or raise the error."""
         self.call.record(step)
         server, now = self._server, self.call.now()
         decision = decide(self.history, self.limits, server, now, random.random())
@@ -108,7 +108,7 @@ class Attempts:
             if decision.kind == "retry":
                 server.spend_retry()
             self._emit_retry(decision, step)
-        self.history.forget_reply()  # and who has answered
+        self.history.forget_reply()  # it refers to the connection of the answer
         return decision
 
     def _emit_waiting(self, wait: Wait) -> None:
@@ -133,7 +133,7 @@ class Attempts:
         )
 
     async def exchange(self, request: Request) -> ParsedReply:
-        """Send a request; a server that does not answer within the call's timeout is away."""
+        """Send a request; if the call's timeout ends it, the server counts as away."""
         call, began = self.call, self.call.now()
         try:
             return await call.session.send(request)
@@ -147,7 +147,7 @@ class Attempts:
 def attempts_of(
     call: Call, safety: RetrySafety, lock: LockPolicy | None = None, **document: Any
 ) -> Attempts:
-    """Return the attempts of a call; those of an upload know its lock policy and its document."""
+    """Return the attempts of a call; an upload gives its ``lock`` and more fields of `Limits`."""
     options = call.options
     limits = Limits(
         safety=safety,
@@ -170,7 +170,7 @@ async def retry_loop(
 ) -> ParsedReply:
     """Attempt until there is an answer.
 
-    tenacity begins with the second attempt: it takes 27 µs each time, 7 % of a small call.
+    tenacity is used from the second attempt on: it costs 27 µs, 7 % of a small call.
     """
     outcome = await attempt()
     if not isinstance(outcome, Wait):
@@ -180,7 +180,7 @@ async def retry_loop(
     try:
         answer: ParsedReply = await retrying(attempt)
         return answer
-    finally:  # it refers to itself, and would keep the document of ``sleep``
+    finally:  # a reference cycle: it would keep the document that ``sleep`` refers to
         retrying.sleep = anyio.sleep  # type: ignore[assignment]  # may be async, too
 
 

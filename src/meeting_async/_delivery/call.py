@@ -41,22 +41,22 @@ class Call:
     loop: object
     operation: str
     room_id: str
-    """``""`` if the request names no room."""
+    """``""``: the call is about no room."""
     observer: Observer
     history: History
     key: str | None
     index: int | None
     began: float
     timeout: float | None
-    """Seconds for the whole call, as the caller gave them; :func:`running` checks them."""
+    """Seconds for the whole call, not checked yet: :func:`running` does that."""
     ends_at: float
-    """When the timeout ends it, on the event loop's clock; ``inf``: it does not."""
+    """When the timeout ends the call, on the event loop's clock; ``inf``: never."""
     document: str | None = None
     """Name of the document, once known."""
     size: int | None = None
     """Bytes of the document, once known; ``None`` for a link and a JSON call."""
     phase: str = "starting"
-    """What the call is doing, as words that can follow "while"."""
+    """What the call is doing, in words that can follow "while"."""
     number: int = attrs.field(factory=lambda: next(call_numbers))
     now: Clock = attrs.field(init=False)
     _earlier: tuple[Attempt, ...] = attrs.field(init=False)
@@ -80,7 +80,7 @@ class Call:
             self.observer.emit_progress(event, is_last=sent == total)
 
     def _facts(self) -> dict[str, Any]:
-        """Return what events and errors say of a call; a caller's argument may be anything."""
+        """Return the fields that all events share; a caller's text becomes one line."""
         return {
             "call": self.number,
             "operation": one_line(self.operation),
@@ -92,7 +92,7 @@ class Call:
         }
 
     def record(self, step: Step) -> None:
-        """Add a step to the history, and tell the others what it says of the server."""
+        """Add a step to the history, and to what all calls know of the server."""
         was_retried = any(attempt.verdict in _REPEATED for attempt in self.history.attempts)
         self.history.add(step, call_began=self.began)
         self.session.server.learn(step, was_retried=was_retried)
@@ -112,8 +112,8 @@ class Call:
         error.attempts = error.attempts or tuple(self.history.attempts)
 
     def final(self, error: Exception) -> Exception:
-        """Return the error to raise: every error of an upload that may have arrived says so."""
-        is_told = isinstance(error, UploadOutcomeUnknown | UploadPutBack)  # nothing has ended yet
+        """Return the error to raise: `UploadOutcomeUnknown` if the document may have arrived."""
+        is_told = isinstance(error, UploadOutcomeUnknown | UploadPutBack)  # put back: not the end
         if self.history.unknown_since is None or is_told:
             return error
         if isinstance(error, MeetingError):
@@ -126,7 +126,7 @@ class Call:
         return self.history.unknown(reason, self.now(), size=self.size, window=window)
 
     def add_note_to(self, cancellation: BaseException) -> None:
-        """Say on the exception that cancels an upload what is known of the document."""
+        """Add a note to a cancellation: the document was accepted, or may have arrived."""
         name, room = short_repr(self.document), short_repr(self.room_id)
         if self.history.answer is not None:
             cancellation.add_note(f"{name} was accepted by room {room} before this")
@@ -176,8 +176,8 @@ def new_call(
 ) -> Call:
     """Make a call with a new number; its own ``on_event`` replaces the client's.
 
-    A caller with a ``history`` of its own has it also after a cancellation. ``key``, ``index`` and
-    ``began`` belong to a job of a batch; its ``timeout`` counts from ``began``.
+    Pass a ``history`` to have it after a cancellation, too. ``key``, ``index`` and ``began`` belong
+    to a job of a batch; ``timeout`` (seconds) counts from ``began``.
     """
     if on_event is not None:
         check_callback(None, None, on_event)
@@ -203,8 +203,13 @@ def new_call(
 async def running(call: Call) -> AsyncGenerator[None, None]:
     """Apply the call's timeout, and emit its first and its last event, exactly once each.
 
-    If an attempt of an upload may have arrived, every error becomes ``UploadOutcomeUnknown``. What
-    the server has accepted stays accepted: an error after that is logged, and the block just ends.
+    If the document may have arrived, an error becomes ``UploadOutcomeUnknown`` (not
+    ``UploadPutBack``). If it was accepted, an error is logged, and the block ends without one.
+
+    Raises:
+        DeadlineExceeded: The timeout is over.
+        InvalidInput: The timeout is not a positive number.
+
     """
     try:
         call.emit(_events.Started)
@@ -247,7 +252,7 @@ def _is_seconds(timeout: object) -> TypeGuard[float]:
 
 
 def checked_seconds(timeout: float) -> float:
-    """Return a caller's ``timeout``, which must be a positive number."""
+    """Return a ``timeout`` in seconds; `InvalidInput` if it is not a positive number."""
     if not _is_seconds(timeout):
         problem, fix = "is not a positive number of seconds", "give seconds, or None for no limit"
         raise InvalidInput("timeout", short_repr(timeout), problem, fix)

@@ -1,8 +1,8 @@
 """What to do after an attempt: pure decisions (sans-I/O). The caller passes time and randomness.
 
-Every retry waits at least ``MIN_WAIT`` seconds. A wait that does not fit into the rest of
-``max_wait`` or ``timeout`` ends the call at once, with the error of the attempt. Times are seconds
-of the caller's clock; ``random`` is a number in [0, 1).
+Every retry waits at least ``MIN_WAIT`` seconds. If a wait does not fit into the rest of
+``max_wait`` or ``timeout``, the call ends at once with the error of the attempt. Times are seconds
+of the event loop's clock; ``random`` is a number in [0, 1).
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from meeting_async.errors import (
 
 
 class RetrySafety(enum.Enum):
-    """What may be retried, by kind of call."""
+    """How safe it is to send a call again."""
 
     AT_MOST_ONCE = "at_most_once"
     """An upload that must not appear twice."""
     AT_LEAST_ONCE = "at_least_once"
     """An upload that may appear twice."""
     EXACTLY_ONCE = "exactly_once"
-    """An upload that must not appear twice, and whose fate is found out."""
+    """An upload that must not appear twice; after an unknown outcome, evidence is asked for."""
     IDEMPOTENT = "idempotent"
-    """A call that changes nothing, or has the same effect each time."""
+    """A JSON call that changes nothing, or has the same effect each time."""
     NON_IDEMPOTENT = "non_idempotent"
-    """Any other call."""
+    """Any other JSON call."""
 
 
 _RETRYABLE: dict[Verdict, frozenset[RetrySafety]] = {
@@ -58,7 +58,7 @@ _RETRYABLE: dict[Verdict, frozenset[RetrySafety]] = {
     Verdict.THROTTLED: frozenset(RetrySafety),
     Verdict.UNKNOWN: frozenset({RetrySafety.AT_LEAST_ONCE, RetrySafety.IDEMPOTENT}),
 }
-"""Which kinds of call are retried after which verdict; others stop. BUSY waits for the room."""
+"""Which kinds of call are retried after which verdict; all others stop, except after BUSY."""
 
 
 @attrs.frozen
@@ -77,8 +77,7 @@ class Stop:
 
 WaitKind = Literal["queue", "room", "retry", "alone", "evidence", "inactive"]
 """What an upload waits for: another upload of this application, the room's lock, its next attempt,
-the end of all other uploads of the batch, evidence of what became of the document, or a session in
-the room."""
+the end of all other uploads of the batch, evidence, or a session in the room."""
 
 
 @attrs.frozen
@@ -88,7 +87,7 @@ class Wait:
     seconds: float
     kind: WaitKind = "retry"
     limit: str = ""
-    """At the first retry of an outage: for how long it is retried, in words."""
+    """At the first retry of an outage: for how long, or how often, to retry, in words."""
 
 
 # --- one call ------------------------------------------------------------------------------------
@@ -96,38 +95,38 @@ class Wait:
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """How a call may be repeated."""
+    """What limits the attempts of a call."""
 
     safety: RetrySafety
     retry: RetryPolicy = attrs.field(factory=RetryPolicy)
     lock: LockPolicy = attrs.field(factory=LockPolicy)
     may_ask: bool = True
-    """Whether questions may be asked."""
+    """Whether checks and probes may be sent (the option ``preflight``)."""
     began: float = -math.inf
     """When the call began."""
     ends_at: float = math.inf
     """When the call's ``timeout`` ends it."""
     size: int | None = None
-    """Bytes of the document; ``None`` for a link and a call."""
+    """Bytes of the document; ``None`` for a link and a JSON call."""
     is_office: bool = False
-    """Whether the server converts the document with an office program. That of plugNmeet-server
-    fails if it converts another one at the same moment, in any room; nothing is stored then."""
+    """Whether the server converts the document with an office program. Of two such conversions at
+    the same moment one fails, in any rooms (``docs/interface.md``, Seen on a running server)."""
     can_be_alone: bool = False
-    """Whether the upload can wait until no other one of its batch runs."""
+    """Whether the upload can wait until no other upload of its batch runs."""
 
     @property
     def is_upload(self) -> bool:
-        """Whether a document is sent to a room."""
+        """Whether the call sends a document to a room."""
         return self.safety not in {RetrySafety.IDEMPOTENT, RetrySafety.NON_IDEMPOTENT}
 
     @property
     def is_small(self) -> bool:
-        """Whether the document costs hardly more than a question."""
+        """Whether sending the document costs hardly more than a probe; true for a link."""
         return (self.size or 0) <= PROBE_ABOVE
 
     @property
     def asks(self) -> bool:
-        """Whether an empty form is sent before a document that may come too early."""
+        """Whether probes may be sent."""
         return self.may_ask and self.lock.probe
 
     def waiting(self, history: History) -> RoomWait:
@@ -136,20 +135,21 @@ class Limits:
 
 
 def asks_first(history: History, limits: Limits, server: Server) -> bool:
-    """Return whether an empty form is sent before the document."""
+    """Return whether to send a probe before the document."""
     is_taken = history.was_sent or history.is_room_taken
     return limits.asks and (not limits.is_small or is_taken or server.fails_documents)
 
 
 def outage_ends_at(history: History, limits: Limits, server: Server) -> float:
-    """Return when an upload gives up a server that it does not reach; ``inf``: it was reached."""
+    """Return when an upload stops trying to reach the server; ``inf``: no outage, or no upload."""
     return _outage_began(history, limits, server) + limits.retry.max_outage
 
 
 def _outage_began(history: History, limits: Limits, server: Server) -> float:
-    """Return since when an upload does not reach the server; ``inf``: it was reached.
+    """Return when the outage began for an upload; ``inf``: no outage, or no upload.
 
-    That is since the call, or later, since the first attempt of any call that failed.
+    That is when the call began or the first attempt of any call failed, whichever is later. Waits
+    for a place or a session do not count.
     """
     unreached = history.unreached
     if not (limits.is_upload and unreached):
@@ -221,7 +221,7 @@ class _Decision:
         return self._wait_or_stop(seconds, self._limit_of_call(last))
 
     def _may_have_clashed(self, last: Step) -> bool:
-        """Return whether the document is sent again, alone, after its conversion has failed."""
+        """Return whether to send an office document again, alone: its conversion has failed."""
         limits, failed = self.limits, self.history.failed_conversions
         is_likely = limits.is_office and limits.can_be_alone and is_failed_conversion(last)
         return is_likely and failed <= limits.retry.max_failed_conversions
@@ -229,7 +229,7 @@ class _Decision:
     # --- evidence --------------------------------------------------------------------------------
 
     def _after_doubt(self, last: Step) -> Done | Stop | Wait:
-        """Go on after a document of unknown outcome, or after evidence about one."""
+        """Decide after a document of unknown outcome, or after evidence."""
         history, retry = self.history, self.limits.retry
         if last.verdict is Verdict.FOUND and history.answer is not None:
             return Done(history.answer)
@@ -243,7 +243,7 @@ class _Decision:
         return Done(history.answer) if history.answer else Stop(self.error())
 
     def _after_loss(self, last: Step) -> Stop | Wait:
-        """Send a document again that is not there, or say that it is in no room, or in another."""
+        """Decide after a proof that the document is not there: send it again, or stop."""
         history, limits = self.history, self.limits
         if history.answer is not None:
             size = limits.size
@@ -259,7 +259,7 @@ class _Decision:
 
     @property
     def _failures(self) -> int:
-        """Failures that count for ``max_attempts``: of documents all, of others those in a row."""
+        """Failures that count for ``max_attempts``: all of documents, of others those in a row."""
         return sum(one.count for one in self._failed)
 
     @property
@@ -286,13 +286,13 @@ class _Decision:
     def _retry_connecting(self, last: Step) -> Stop | Wait:
         """Retry while the server cannot be reached, for ``max_outage`` seconds at most.
 
-        The last wait is shortened. If the budget is empty, the longest delay applies, and uploads
-        do not end together: a server that comes back is not flooded.
+        The last wait is shortened. If the retry budget is empty, delays are long, and uploads do
+        not end together, so that a server that comes back is not flooded.
         """
         retry = self.limits.retry
         left = outage_ends_at(self.history, self.limits, self.server) - self.now
         unreached = self.history.failed_to_reach
-        # A single attempt that took so long may have been frozen with the process.
+        # If a single attempt took so long, the process may have been suspended: try once more.
         is_frozen = unreached == 1 and last.ended - last.began >= retry.max_outage > 0
         if left <= 0 and not is_frozen:
             return Stop(self.error())
@@ -309,14 +309,14 @@ class _Decision:
         return self.history.failed_to_reach <= 1
 
     def _limit_of_call(self, last: Step) -> str:
-        """For how long a server that is away is tried, in words."""
+        """How often a JSON call is tried, in words; ``""`` except at its first failure."""
         is_first = last.verdict in UNREACHED and self._is_first_of_outage(last)
         is_first = is_first or (last.verdict is Verdict.UNKNOWN and self._failures == 1)
         is_first = is_first and not self.limits.is_upload
         return f"up to {self.limits.retry.max_attempts} attempts" if is_first else ""
 
     def _backoff(self, failures: int, hint: float | None) -> float:
-        """Seconds before the next attempt; a hint of the server makes them more, never fewer.
+        """Seconds before the next attempt; ``hint`` (Retry-After) makes them more, never fewer.
 
         The delay doubles with each failure; a random part of up to a half is subtracted ("equal
         jitter").
@@ -336,7 +336,7 @@ class _Decision:
         room = self.waiting
         is_limited = room.policy.max_wait is not None and self.history.is_room_taken
         if wait.kind == "evidence" and self.last.kind == "document":
-            is_limited = False  # who does not wait for the room looks once
+            is_limited = False  # even with max_wait=0 evidence is asked for once
         room_time = room.time_left(self.now) if is_limited else math.inf
         if self.now + wait.seconds >= self.limits.ends_at or wait.seconds > room_time:
             is_sought = wait.kind == "evidence"
@@ -367,7 +367,7 @@ class _Decision:
         return error
 
     def _tried(self, attempts: int, seconds: float) -> str:
-        """Say for how long the server was away, and that nothing was sent if that is certain."""
+        """Return how often and how long it was tried, and whether certainly nothing was sent."""
         many = f"after {attempts} attempts in {seconds:.0f} s"
         one = f"after {seconds:.0f} s without a connection" if attempts and seconds >= 1 else ""
         verdicts = {step.verdict for step in self.history.steps} - {None}
@@ -398,7 +398,7 @@ class _Decision:
         )
 
     def _unknown(self, last: Step, limit: str = "") -> UploadOutcomeUnknown:
-        """Return the error for a document of unknown outcome, and say why it cannot be told."""
+        """Return the error for a document of unknown outcome, with why evidence did not help."""
         limits, document = self.limits, self.history.document or last
         sent = None if limits.size is None else document.sent
         free_in = max(0.0, document.ended + limits.lock.window - self.now)
@@ -416,13 +416,13 @@ class _Decision:
 # --- evidence ------------------------------------------------------------------------------------
 
 CONFIRM_SECONDS = 5.0
-"""Seconds for which an accepted document is looked for: a shared storage may be late."""
+"""Seconds during which evidence of an accepted document is asked for: a shared storage may lag."""
 
 GRACE_SECONDS = 10.0
-"""Seconds for which a lost document is looked for after ``RetryPolicy.settle_after``."""
+"""Seconds during which evidence is still asked for after ``RetryPolicy.settle_after``."""
 
 EVIDENCE_SHARE = 0.25
-"""Time between two questions for a document, as a share of the time since it was sent."""
+"""Time between two requests for evidence, as a share of the time since the document was sent."""
 
 
 NO_SESSION = "the server has named no session"
@@ -431,7 +431,7 @@ NO_SESSION = "the server has named no session"
 def untellable(document: Step, server: Server) -> str:
     """Return why evidence cannot tell what became of a document; ``""``: it can.
 
-    A server that has shown a document names sessions: the next check may name this one.
+    A missing session is no reason if the server has shown a document: the next check may name it.
     """
     if not document.sent:
         return "it is a link"
@@ -445,8 +445,8 @@ def proves_loss(
 ) -> bool:
     """Return whether *not found* proves that a document is not there, and will not come.
 
-    Only from a server that has shown a document before, and when nothing can still deliver this
-    one: a proxy that holds its form, or the server that works on it (then the room is locked).
+    It does if the server has shown a document before, and nothing can still deliver this one: no
+    proxy (``settle_after`` is over), and not the server itself (then the room would be locked).
     """
     if not server.shows_files:
         return False
@@ -459,7 +459,7 @@ def proves_loss(
 def evidence_wait(
     document: Step, last: Step, server: Server, retry: RetryPolicy, now: float
 ) -> float | None:
-    """Return the seconds until evidence is asked for again; ``None``: no more."""
+    """Return the seconds until evidence is asked for again; ``None``: not again."""
     age = now - document.ended
     if document.verdict is Verdict.ACCEPTED:
         may_be_late = last.verdict is Verdict.NOT_FOUND and server.shows_files is not False
@@ -468,7 +468,7 @@ def evidence_wait(
     settled = retry.settle_after - age
     if settled <= 0:
         return 2.0 if -settled < GRACE_SECONDS else None
-    # Not a moment too early for the last one, jitter included.
+    # The last request must not come before ``settle_after``, though jitter shortens waits.
     return min(max(age * EVIDENCE_SHARE, 1.0), settled / (1 - JITTER) + MIN_WAIT)
 
 
@@ -477,7 +477,7 @@ def _is_final(last: Step, *, is_upload: bool) -> bool:
     if isinstance(last.error, TransportError) and last.error.permanent:
         return last.verdict in UNREACHED or not is_upload
     is_page = last.answer is not None and 200 <= last.answer.status < 300
-    is_foreign = is_page and last.verdict is Verdict.UNKNOWN  # and no meeting server's
+    is_foreign = is_page and last.verdict is Verdict.UNKNOWN  # not from a meeting server
     return not is_upload and (is_foreign or isinstance(last.error, ReplyTooLarge))
 
 

@@ -1,7 +1,7 @@
-"""Evidence: asking whether a document is in a session, and what the answer proves.
+"""Evidence: asking the server whether a document is in a session.
 
-A server may serve what it stores. plugNmeet-server serves each document that it has received whole
-(``docs/interface.md``, Stored documents), without a key.
+plugNmeet-server serves each document that it has received whole, without a key
+(``docs/interface.md``, Stored documents).
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ class Answer(enum.Enum):
 
 @attrs.frozen
 class Finding:
-    """What evidence says of a document, and what was seen, in a few words."""
+    """What evidence says of a document."""
 
     answer: Answer
     reason: str = ""
+    """What was seen, in a few words."""
 
 
 @attrs.frozen(kw_only=True)
@@ -42,25 +43,25 @@ class Sought:
     """A document that may be in a session."""
 
     base_url: str
-    """Of the server, without a slash at the end."""
+    """URL of the server, without a slash at the end."""
     room_id: str
     session: str
     """The session's id: ``sid`` in ``getActiveRoomInfo``."""
     name: str
-    """Name that the room shows."""
+    """The document's name, as the room shows it."""
     size: int
     """Bytes."""
     since: int
-    """Unix time by the server's own clock before which it was not sent."""
+    """Unix time by the server's clock: a file that is older is another document."""
     headers: HeaderPairs = attrs.field(default=(), repr=False)
-    """``Room-Id``, and the client's ``default_headers``; no credentials of the server."""
+    """``Room-Id``, and the client's ``default_headers``; no key and no signature."""
     reply_timeout: float = 15.0
-    """Seconds for an answer."""
+    """Seconds for a reply."""
 
 
 @attrs.frozen
 class Accepted:
-    """A document that an earlier run says was accepted: if the server shows it, it shows files."""
+    """A document that was accepted, or may have been. For the fields see `Sought`."""
 
     room_id: str
     name: str
@@ -75,10 +76,10 @@ Send = Callable[[Request], Awaitable[Reply]]
 
 @runtime_checkable
 class Evidence(Protocol):
-    """Says whether a document is in a session. Implement it for a server that shows it otherwise.
+    """Tells whether a document is in a session. Implement it for a server with another interface.
 
-    Say *not found* only if the server would show the document by now. An exception counts as
-    *cannot be told*.
+    Return ``NOT_FOUND`` only if the server would show the document by now. An exception counts as
+    ``UNTOLD``.
     """
 
     async def find(self, sought: Sought, send: Send, /) -> Finding:
@@ -89,13 +90,13 @@ class Evidence(Protocol):
 class StoredFiles:
     """Asks plugNmeet-server for the stored file (``docs/interface.md``, Stored documents).
 
-    Found means: 200, the exact ``Content-Length``, and a ``Last-Modified`` that is not before
-    ``since``. Not found means 404. Everything else cannot be told: another document of that name,
-    a storage whose clock differs, a redirect to another storage.
+    ``FOUND``: 200, the exact ``Content-Length``, and a ``Last-Modified`` not before ``since``.
+    ``NOT_FOUND``: 404. Everything else is ``UNTOLD``: another document of that name, a storage
+    whose clock differs, a redirect to another storage.
     """
 
     async def find(self, sought: Sought, send: Send, /) -> Finding:
-        """Ask with ``HEAD``. A query of its own keeps caches out."""
+        """Ask with ``HEAD``. A random query bypasses caches."""
         place = "/".join(quote(part, safe="") for part in (sought.session, sought.name))
         request = Request(
             method="HEAD",
@@ -113,7 +114,7 @@ class StoredFiles:
 
 
 async def finding_of(evidence: Evidence, sought: Sought, send: Send) -> Finding:
-    """Ask for evidence; what a caller's own raises counts as *cannot be told*."""
+    """Ask for evidence; an exception counts as ``UNTOLD``."""
     try:
         return await evidence.find(sought, send)
     except Exception as error:

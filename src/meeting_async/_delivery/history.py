@@ -1,7 +1,7 @@
-"""What was asked, sent and answered in an upload or a call: a list of steps (sans-I/O).
+"""What happened in an upload or a JSON call: a list of steps (sans-I/O).
 
-Every decision is a function of this list: how often and for how long to try again is derived, not
-counted. Times are seconds of the event loop's clock.
+Every decision is a function of this list; there are no counters. Times are seconds of the event
+loop's clock.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from meeting_async._text import one_line
 from meeting_async.errors import RequestRefused, RoomBusy, TransportError, UploadOutcomeUnknown
 
 Kind = Literal["check", "probe", "document", "evidence", "call", "queue", "place", "session"]
-"""A question, a document, evidence about it, or a call; or a wait: behind another upload of this
-application (``queue``), for a place among the uploads of a batch or the connections (``place``), or
-until a session runs in the room (``session``)."""
+"""A question, a document, evidence, or a JSON call; or a wait: behind another upload of this
+application (``queue``), for a permit of the batch or one of ``max_connections`` places (``place``),
+or until a session runs in the room (``session``)."""
 
 PAUSES = {"place", "session"}
 """Waits that are not for the room's lock."""
 
 MAX_ATTEMPTS = 100
-"""Most attempts that are kept while a server is away."""
+"""Above this many, attempts that did not reach the server are dropped."""
 
 
 @attrs.define(kw_only=True)
 class Step:
-    """One thing that happened. Questions that were answered *go on* are not in a history.
+    """One request or one wait. A question after which the upload goes on is not in a history.
 
-    Only :meth:`forget` changes one.
+    Only :meth:`forget` changes a step.
     """
 
     kind: Kind
@@ -46,19 +46,20 @@ class Step:
     reason: str = ""
     """What was seen, in a few words."""
     sent: int = 0
-    """Bytes of the document that were handed to the operating system."""
+    """Bytes of the document that may have been sent."""
     body_seconds: float | None = None
     """Seconds until the whole document was sent; ``None`` if it was not."""
     after_free: int = 0
-    """Whether the document was sent right after a probe that was answered *free*; of merged steps
-    how many were."""
+    """How many documents were sent right after a probe that was answered *free*: 0 or 1, more only
+    in a merged step."""
     session: str = ""
-    """The session that the check before the document has named, or in which it was looked for."""
+    """Id of the session that the check named, or of which evidence was asked for; ``""``: not
+    known."""
     since: int | None = None
     """Unix time by the server's clock: a file of the document's name that was stored then, or
-    later, is this document. ``None`` if the server did not say it."""
+    later, is this document. ``None`` if the server did not give the time."""
     count: int = 1
-    """Of merged steps how many they were."""
+    """Number of steps merged into this one."""
     proves: bool = False
     """Whether evidence *not found* proves that the document is not there, and will not come."""
     is_consumed: bool = False
@@ -68,7 +69,7 @@ class Step:
     """The exception, if there is no answer. Only the last step of a running call has these two."""
 
     def forget(self) -> None:
-        """Drop what may be large, or keep a document in memory: traceback, frames, document."""
+        """Drop reply and exception: they may be large, and a traceback keeps the document."""
         self.answer = self.error = None
 
     @property
@@ -78,7 +79,7 @@ class Step:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the server may have restarted since it was asked about the room."""
+        """Whether the server may have restarted since the check."""
         return isinstance(self.error, TransportError) and self.error.stale
 
     @property
@@ -88,7 +89,7 @@ class Step:
 
     @property
     def is_attempt(self) -> bool:
-        """Whether it sent a document or a call, or ended an attempt to do so."""
+        """Whether it is a document, a JSON call, or a question without a valid answer."""
         if self.kind == "evidence":
             return False
         if self.kind in {"check", "probe"}:
@@ -133,14 +134,14 @@ class History:
 
     steps: list[Step] = attrs.field(factory=list)
     attempts: list[Attempt] = attrs.field(factory=list)
-    """The attempts, as users see them; of a long outage the first and the last ones."""
+    """The attempts, as users see them; not all of a long outage (``MAX_ATTEMPTS``)."""
     was_sent: bool = False
     """Whether an earlier run of the job may have delivered the document."""
     answer: ParsedReply | None = None
     """The answer that accepted the document. What comes after it does not change the outcome."""
 
     def add(self, new: Step, *, call_began: float) -> None:
-        """Add a step. Before an answer that the room is locked, alike steps become one."""
+        """Add a step. When the room is locked or the server away, earlier steps are merged."""
         self.forget_reply()
         if new.is_attempt:
             self.attempts.append(_attempt(self.attempted + 1, new, call_began))
@@ -161,7 +162,7 @@ class History:
             self.steps[-1].forget()
 
     def _drop_attempt(self) -> None:
-        """Drop an attempt that reached nobody; an outage of a day has thousands of them."""
+        """Drop an attempt that did not reach the server; a day of outage has thousands."""
         if len(self.attempts) > MAX_ATTEMPTS:
             middle = enumerate(self.attempts[1:-1], 1)
             idle = (at for at, one in middle if one.verdict in UNREACHED and not one.bytes_sent)
@@ -169,16 +170,15 @@ class History:
                 del self.attempts[at]
 
     def _shorten_outage(self) -> None:
-        """Merge what lies between the first and the last step of an outage."""
+        """Merge the steps between the first and the last one of an outage."""
         first = next(at for at, one in enumerate(self.steps) if one is self.unreached[0])
         self.steps[first + 1 : -1] = _merged(self.steps[first + 1 : -1])
 
     def _shorten(self) -> None:
-        """Merge steps of which only sums and the last one count, once the room is found locked.
+        """Merge steps of which only sums and the last one count: a wait of a day has thousands.
 
-        A wait of a day has thousands of them. The first answer that the room is locked stays, as
-        the lock is counted from it. Failures and the documents that were refused after them stay
-        apart, because decisions ask what came in a row.
+        The first 409 stays: the age of the lock counts from it. Steps up to the last failure are
+        merged apart from later ones, because decisions ask what came in a row.
         """
         kept = (
             number for number in range(len(self.steps), 0, -1) if _is_kept(self.steps[number - 1])
@@ -199,11 +199,14 @@ class History:
 
     @property
     def last(self) -> Step:
-        """The last step that was answered, or was not."""
+        """The last step that is not a wait."""
         return next(one for one in reversed(self.steps) if one.verdict is not None)
 
     def in_a_row(self, *verdicts: Verdict) -> list[Step]:
-        """Return the steps with these verdicts at the end, oldest first. Waits do not count."""
+        """Return the steps with these verdicts at the end, oldest first.
+
+        Waits in between do not count, nor do locked probes if ``PARTIAL`` is wanted.
+        """
         found = []
         for one in reversed(self.steps):
             if one.verdict in verdicts:
@@ -219,12 +222,12 @@ class History:
 
     @property
     def failed_to_reach(self) -> int:
-        """How many they were; some may be merged."""
+        """How many steps did not reach the server; some may be merged."""
         return sum(one.count for one in self.unreached)
 
     @property
     def in_doubt(self) -> Step | None:
-        """The last document of unknown outcome, unless evidence has shown that it is not there."""
+        """The last document of unknown outcome, unless evidence proves that it is not there."""
         for one in reversed(self.steps):
             if one.proves:
                 return None
@@ -240,12 +243,12 @@ class History:
 
     @property
     def unconfirmed(self) -> Step | None:
-        """The document, if the last that happened is that it was accepted, or looked for then."""
+        """The last document, if the server has accepted it."""
         return self.document if self.answer is not None else None
 
     @property
     def document(self) -> Step | None:
-        """The last document that was sent, whatever became of it."""
+        """The last document that was sent, whatever the outcome."""
         return next((one for one in reversed(self.steps) if one.kind == "document"), None)
 
     @property
@@ -255,24 +258,24 @@ class History:
 
     @property
     def session(self) -> str:
-        """The session to which the document was sent last, or in which it was looked for."""
+        """Id of the session of the last document or evidence; ``""``: not known."""
         sent = (one for one in reversed(self.steps) if one.kind in {"document", "evidence"})
         return next((one.session for one in sent), "")
 
     @property
     def may_have_arrived(self) -> bool:
-        """Whether a document was sent that was accepted, or whose outcome is unknown."""
+        """Whether a document was accepted, or its outcome is unknown, also in an earlier run."""
         return self.was_sent or self.answer is not None or self.unknown_since is not None
 
     @property
     def is_room_taken(self) -> bool:
-        """Whether the room was found locked, or the document may hold it itself."""
+        """Whether the room was found locked, or the document may have locked it."""
         return any(map(takes_room, self.steps))
 
     # --- how it ended ----------------------------------------------------------------------------
 
     def verdict(self, error: BaseException | None) -> Verdict:
-        """Return the verdict on the whole call; ``error`` ended it."""
+        """Return the verdict on the whole call, which ended with ``error``, if any."""
         if error is None or self.answer is not None:
             return Verdict.ACCEPTED
         if self.unknown_since is not None or isinstance(error, UploadOutcomeUnknown):
@@ -287,7 +290,10 @@ class History:
     def unknown(
         self, reason: str, now: float, *, size: int | None, window: float
     ) -> UploadOutcomeUnknown:
-        """Return the error for a document that may have arrived; ``window``: longest lock."""
+        """Return the error for a document that may have arrived.
+
+        ``size``: its bytes, ``None`` for a link; ``window``: seconds of the longest lock.
+        """
         if self.attempts and self.attempts[-1].verdict is not Verdict.UNKNOWN:
             reason = f"an earlier attempt was lost, then: {reason}"
         sent = max((attempt.bytes_sent for attempt in self.attempts), default=0)
@@ -302,20 +308,20 @@ def _is_locked(one: Step) -> bool:
 
 
 def _is_failure(one: Step) -> bool:
-    """Return whether nothing of a document was sent, for want of an answer or a connection."""
+    """Return whether an attempt ended before its document: no connection or no valid answer."""
     is_late = one.verdict is Verdict.THROTTLED and one.kind in {"check", "probe"}
     return is_late or one.verdict in UNREACHED
 
 
 def _is_kept(one: Step) -> bool:
-    """Return whether a step counts by itself, for as long as the call runs."""
+    """Return whether a step is never merged."""
     return not (one.verdict in {None, Verdict.BUSY} or _is_failure(one))
 
 
 def _merged(steps: Iterable[Step]) -> list[Step]:
-    """Return one step for all that are alike, with the seconds of all, where the last of them is.
+    """Merge alike steps into one each, at the place of the last one, with the seconds of all.
 
-    Of documents that were refused the seconds of the last one count, and of probes nothing.
+    Documents that got 409 keep the seconds of the last one only; locked probes are dropped.
     """
     found: dict[object, Step] = {}
     for one in steps:
@@ -332,7 +338,7 @@ def _merged(steps: Iterable[Step]) -> list[Step]:
 
 
 def is_unknown(one: Step) -> bool:
-    """Return whether a step may have put the document into its room."""
+    """Return whether a step is a document of unknown outcome."""
     return one.kind == "document" and one.verdict is Verdict.UNKNOWN
 
 
@@ -362,10 +368,10 @@ def _attempt(number: int, one: Step, call_began: float) -> Attempt:
 
 
 def left_behind(reason: str, now: float, ago: float, settle_after: float, **facts: Any) -> Step:
-    """Return the document that an earlier run has marked, and of which it has told no outcome.
+    """Return a step for a document that an earlier run sent ``ago`` seconds ago, outcome unknown.
 
-    However long ago that was, it is looked for during some more seconds: meanwhile other documents
-    may show that this server shows files at all.
+    At most ``settle_after`` of these seconds count, so that evidence is asked for several times:
+    meanwhile other documents may prove that the server shows files at all.
     """
     ended = now - min(ago, settle_after)
     unknown = Verdict.UNKNOWN
@@ -378,13 +384,13 @@ _STORED = [field.name for field in attrs.fields(Step) if field.name not in {"ans
 
 
 def stored(steps: Iterable[Step], now: float) -> list[dict[str, Any]]:
-    """Return steps for JSON, with ages instead of times: the time until then does not count."""
+    """Return steps for JSON, with times relative to ``now``."""
     shifted = (attrs.evolve(one, began=one.began - now, ended=one.ended - now) for one in steps)
     return [{name: getattr(one, name) for name in _STORED} for one in shifted]
 
 
 def loaded(rows: Iterable[Mapping[str, Any]], now: float) -> list[Step]:
-    """Return steps that :func:`stored` has returned."""
+    """Return the steps of :func:`stored`, as if no time had passed since."""
     found = []
     for row in rows:
         verdict = None if row["verdict"] is None else Verdict(row["verdict"])

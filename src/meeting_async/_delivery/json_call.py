@@ -32,10 +32,10 @@ POLL_SECONDS = 2.0
 """Shortest time in seconds between two checks whether a room is active."""
 
 LONGEST_POLL_SECONDS = 30.0
-"""Longest such time; between both it is a tenth of the time waited."""
+"""Longest such time in seconds; in between it is a tenth of the time waited."""
 
 MAX_ROOM_BYTES = 16 * 1024**2
-"""Largest reply about a room in bytes, unless the caller says otherwise: some 20,000 people."""
+"""Largest reply about a room in bytes, by default: some 20,000 participants."""
 
 
 async def call_json(
@@ -62,7 +62,7 @@ def _check_max_reply_bytes(value: object) -> None:
 
 
 def room_in(payload: object) -> object:
-    """Return the room that a payload names."""
+    """Return the ``room_id`` of a payload, if it has one."""
     return payload.get("room_id") if isinstance(payload, Mapping) else None
 
 
@@ -80,7 +80,12 @@ async def wait_until_active(
 ) -> ActiveRoom:
     """Check a room until it is active, for as long as the call's timeout allows.
 
-    ``absent`` is the error of a check that the caller has just made; then wait first.
+    ``absent``: the error of a check that the caller has just made; then wait first.
+
+    Raises:
+        DeadlineExceeded: The room was not active in time.
+        InvalidInput: The call has no timeout.
+
     """
     async with running(call):
         if call.timeout is None:
@@ -96,7 +101,7 @@ async def wait_until_active(
 
 
 async def _pause(call: Call, timeout: float, error: RoomNotFound | RoomNotActive) -> None:
-    """Wait before the next check, at most half of the time left: the last ones are near its end."""
+    """Wait before the next check, at most half of the time left: checks are denser at its end."""
     waited = call.now() - call.began
     seconds = min(max(waited / 10, POLL_SECONDS), LONGEST_POLL_SECONDS)
     seconds = max(min(seconds, (timeout - waited) / 2), MIN_WAIT)
@@ -121,7 +126,7 @@ async def _repeated(
 
 
 async def _attempt(attempts: Attempts, body: bytes, max_reply_bytes: int) -> ParsedReply | Wait:
-    """Send a call once. The history gets a step also when the call is cancelled."""
+    """Send a call once. If it is cancelled, the history gets a step, too."""
     place = await attempts.take_place()
     try:
         found = await _attempt_in_place(attempts, body, max_reply_bytes)

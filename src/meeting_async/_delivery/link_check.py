@@ -1,7 +1,7 @@
 """``check_link=True``: check a link with HEAD, as the server does, before the upload.
 
-Its host gets no header but those of HEAD, and no certificate: the transport is the library's own,
-with the usual authorities and the proxy of the environment, whatever reaches the meeting server.
+HEAD is sent with a transport of its own, with default settings: the link's host gets none of the
+client's headers and no client certificate.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from meeting_async.errors import (
 )
 
 HEAD_SECONDS = 5.0
-"""plugNmeet-server waits this long for its own HEAD."""
+"""Time limit for HEAD in seconds; plugNmeet-server's own."""
 
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 
@@ -39,11 +39,11 @@ _PRESIGNED = (
 )
 
 _EMBEDDING = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96")))
-"""Addresses whose end is that of an IPv4 host: NAT64 (RFC 6052 section 2.1), IPv4-compatible
+"""IPv6 addresses that end with an IPv4 address: NAT64 (RFC 6052 section 2.1), IPv4-compatible
 (RFC 4291 section 2.5.5.1), IPv4-translated (RFC 2765 section 2.1)."""
 
 _LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
-"""NAT64 of a private network (RFC 8215); Python knows it in newer versions only."""
+"""NAT64 of a private network (RFC 8215); only newer versions of Python know it."""
 
 _NO_DOCUMENT = re.compile(r"text/html|video/|audio/", re.IGNORECASE)
 
@@ -51,15 +51,15 @@ _NO_DOCUMENT = re.compile(r"text/html|video/|audio/", re.IGNORECASE)
 async def check_target(session: Session, link: str, options: Options) -> None:
     """Check a link with HEAD: it must be direct, public, a document and not too large.
 
-    Public means that none of the host's addresses is of this machine or of a private network; they
-    are looked up once, for this and for HEAD. That is not asked if the meeting server is on this
-    machine itself. A name that does not exist here is left to the proxy, if there is one.
+    Public means that no address of the host is of this machine or of a private network. This is not
+    checked if the meeting server is on this machine. Without a proxy HEAD goes to an address that
+    was checked; with one, a name that is unknown here is left to the proxy.
 
     Raises:
         LinkRefused: A server could not download a document from it.
-        DocumentUnreadable: Its host cannot be asked now; that may be different later.
+        DocumentUnreadable: Its host does not answer now, but may do so later.
         DocumentTooLarge: Its Content-Length is above ``max_size_whiteboard_file``.
-        ConfigurationError: The environment names authorities or a proxy that cannot be used.
+        ConfigurationError: The environment names a proxy, or certificates, that cannot be used.
         ResourceExhausted: This machine has no file descriptor or thread left.
 
     """
@@ -91,7 +91,7 @@ async def check_target(session: Session, link: str, options: Options) -> None:
 
 
 def _reason(error: TransportError) -> str:
-    """Return why there is no answer; settings of the meeting server would not help."""
+    """Return why there is no answer, without advice about settings for the meeting server."""
     certificate = certificate_problem(error.__cause__) if error.__cause__ else None
     if certificate:
         return certificate[0]
@@ -137,7 +137,7 @@ def _check(answer: ParsedReply, label: str, options: Options) -> None:
 
 
 def _content(answer: ParsedReply) -> tuple[str, int]:
-    """Return type and length, without all else that may repeat the link; ``""`` or 0: unknown."""
+    """Return media type and length; ``""`` and 0: unknown. Other text might repeat the link."""
     headers = dict(reversed(answer.headers))
     media = _MEDIA_TYPE.match(headers.get("content-type", ""))
     length = re.fullmatch(r"[0-9]{1,18}", headers.get("content-length", ""))

@@ -1,4 +1,4 @@
-"""What became of a document: looking for it on the server, once. ``decide`` says when and why."""
+"""Asking for evidence of a document once. ``decide`` says when."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from meeting_async._models import Verdict
 from meeting_async._protocol.replies import ParsedReply
 
 FOUND = "no answer came, but the server shows the document"
-"""Message of a receipt without an answer."""
+"""``msg`` of a receipt, if the server gave no answer."""
 
 _VERDICTS = {
     Answer.FOUND: Verdict.FOUND,
@@ -27,7 +27,7 @@ _VERDICTS = {
 
 
 async def finding(call: Call, document: Accepted) -> Finding:
-    """Ask once whether a document is in its session; one that is found is remembered."""
+    """Ask once whether a document is in its session. If it is, this server shows files."""
     if not document.session:
         return Finding(Answer.UNTOLD, NO_SESSION)
     session = call.session
@@ -49,15 +49,15 @@ async def finding(call: Call, document: Accepted) -> Finding:
 
 @attrs.frozen
 class Lookup:
-    """Looks for the document of an upload."""
+    """Asks for evidence of the document of an upload."""
 
     attempts: Attempts
     hooks: UploadHooks
 
     async def ask(self, sent: Step, *, is_free: bool = False) -> Step:
-        """Ask whether a document is in the session to which it was sent.
+        """Ask whether a document is in ``sent.session``.
 
-        ``is_free``: a probe has just said that the room is free.
+        ``is_free``: a probe has just shown that the room is free.
         """
         call, began = self.attempts.call, self.attempts.call.now()
         call.phase = "looking for the document on the server"
@@ -76,10 +76,13 @@ class Lookup:
         return step("evidence", began, call.now(), verdict, answer, **facts)
 
     async def _believe(self, sent: Step) -> None:
-        """Find out whether the server shows documents at all, before *not found* means anything."""
+        """Find out whether the server shows files at all: otherwise *not found* means nothing.
+
+        If it does not show a document that it accepted ``CONFIRM_SECONDS`` ago, it shows none.
+        """
         call = self.attempts.call
         server = call.session.server
-        for document in tuple(self.hooks.accepted_before()):  # more may be read meanwhile
+        for document in tuple(self.hooks.accepted_before()):  # may grow meanwhile
             if server.shows_files:
                 return
             await finding(call, document)

@@ -1,4 +1,4 @@
-"""Events go to the log, to ``on_event`` and to observers, whose exceptions do not end a call."""
+"""Events go to the log, to ``on_event`` and to observers; their exceptions do not end a call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROGRESS_INTERVAL = 0.1
 """Seconds between two progress events of an attempt: ten per second look smooth."""
 
 OBSERVER_SHARE = 0.1
-"""Largest share of the time for progress events: a slow callback gets fewer of them."""
+"""Largest share of the time spent in progress callbacks: a slow one gets fewer events."""
 
 
 _CALL = "call %(call)d, %(operation)s on %(server_host)s%(target)s: "
@@ -55,24 +55,21 @@ _FINISHED_LEVELS = {Verdict.ACCEPTED: logging.DEBUG, Verdict.UNKNOWN: logging.ER
 
 @attrs.define
 class Observer:
-    """Logs events and passes them to the callback and to the observers of the session.
-
-    Their exceptions do not end the call.
-    """
+    """Logs events and passes them to the call's ``on_event`` and to the session's observers."""
 
     callback: OnEvent | None = None
     observers: Sequence[OnEvent] = ()
     _next_progress: float = 0.0
 
     def wants(self, kind: type[Event], facts: Mapping[str, Any]) -> bool:
-        """Return whether an event with these facts would go anywhere."""
+        """Return whether an event with these facts would be logged or passed on."""
         is_heard = self.callback is not None or bool(self.observers)
         return is_heard or _is_logged(_level(kind, facts))
 
     def emit(
         self, kind: type[Event], facts: Mapping[str, Any], common: Callable[[], Mapping[str, Any]]
     ) -> None:
-        """Make an event, log it and pass it on; an event that would go nowhere is not made.
+        """Log an event and pass it on; it is made only if it is wanted.
 
         ``common`` returns the facts that all events of the call have.
         """
@@ -97,7 +94,7 @@ class Observer:
 
 
 def check_callback(_instance: object, _field: object, value: Any) -> None:
-    """Validate an ``on_event``: a plain function.
+    """Validate ``on_event``: it must be a plain function.
 
     Raises:
         ConfigurationError: It is a coroutine function, or not callable.
@@ -121,8 +118,8 @@ def _notify(callback: OnEvent, event: Event) -> None:
 
 
 def _warn_once(callback: OnEvent) -> None:
-    function = getattr(callback, "__func__", callback)  # a bound method is made anew each time
-    with suppress(TypeError):  # it cannot be referred to weakly
+    function = getattr(callback, "__func__", callback)  # each access makes a new bound method
+    with suppress(TypeError):  # no support for weak references
         if function in _warned:
             return
         _warned.add(function)
@@ -138,7 +135,7 @@ def harmless() -> Iterator[None]:
     """Log what an observer raises; the call goes on."""
     try:
         yield
-    # A plain function cannot be cancelled, so a cancellation exception is its own error.
+    # A plain function cannot be cancelled, so it has raised a cancellation exception itself.
     except (Exception, anyio.get_cancelled_exc_class()):
         logger.warning("an observer raised; the call goes on", exc_info=True, extra=_OBSERVER)
 
@@ -172,9 +169,9 @@ def _log(level: int, event: Event) -> None:
 
 
 def _fields(event: Event) -> dict[str, Any]:
-    """Return the fields of a record: texts and numbers.
+    """Return the fields of a log record: strings and numbers.
 
-    Not ``host`` and ``error``, which are objects in ECS: it would refuse the record.
+    ``host`` and ``error`` are renamed: the Elastic Common Schema has objects of these names.
     """
     facts = {"action": type(event).__name__, **attrs.asdict(event, recurse=False)}
     facts["server_host"] = facts.pop("host")
@@ -186,7 +183,7 @@ def _fields(event: Event) -> dict[str, Any]:
 
 
 def _ended(event: Event) -> str:
-    """Return how a call has ended, in words."""
+    """Return how a call ended, in words."""
     if not isinstance(event, _events.Finished) or event.verdict is Verdict.ACCEPTED:
         return "no error"
     if event.error is None:

@@ -1,7 +1,7 @@
-"""The two questions about a room: each is built, asked and read here, and nowhere else.
+"""The two questions about a room: each is built, sent and read here.
 
 The *check* (``getActiveRoomInfo``) asks whether the room is active, and whether the server knows
-the key. The *probe*, an empty form, asks whether the room is free.
+the key. The *probe*, an empty form, asks whether the room is free (``docs/interface.md``, Upload).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from meeting_async._protocol.verdicts import Asked, Sent, read
 from meeting_async.errors import ConnectFailed, TransportError
 
 CHECK_BYTES = 64 * 1024
-"""Bytes that are read of the answer to a check: it lists everybody in the room."""
+"""Most bytes of the answer to a check; the rest, a list of everybody in the room, is cut off."""
 
 UNUSED_ROOM = requests.room_of("meeting-async-check")
-"""The room to ask for if only the key is of interest; it need not exist."""
+"""Room for a check that is only about the key; it need not exist."""
 
 
 @attrs.frozen
@@ -37,11 +37,11 @@ class Questions:
     session: Session
     room: requests.Room
     send: Callable[[Request], Awaitable[ParsedReply]]
-    """Sends a request: ``session.send``, perhaps with something around it."""
+    """Sends a request: ``session.send``, or a wrapper around it."""
     now: Clock = anyio.current_time
 
     async def check(self, timeouts: Timeouts, *, on_kept_connection: bool = True) -> Step:
-        """Ask whether the room is active."""
+        """Ask whether the room is active; ``on_kept_connection``: see `Request.idempotent`."""
         request = await self.session.json_request(
             requests.ACTIVE_ROOM_INFO,
             requests.active_room_body(self.room),
@@ -61,7 +61,7 @@ class Questions:
         *,
         on_kept_connection: bool = True,
     ) -> Step:
-        """Ask whether the room is free; ``peer`` has answered the check."""
+        """Ask whether the room is free; ``peer``: see `Request.peer`."""
         form = empty_form(boundary=os.urandom(16).hex())
         request = self.session.upload_request(
             self.room, form, signed, timeouts, peer, idempotent=on_kept_connection

@@ -17,20 +17,19 @@ import attrs
 
 
 class RoomLocks(Protocol):
-    """Allows one upload per room at a time. Implement it to coordinate several processes."""
+    """Allow one upload per room at a time. Implement it to coordinate several processes."""
 
     def acquire(self, room: str, *, timeout: float | None) -> AbstractAsyncContextManager[object]:
         """Return a context manager that holds the room's lock.
 
         Args:
-            room: A text that names the server and the room, the same in every process that uses
-                the same base URL.
+            room: Names the server and the room; the same in every process with the same base URL.
             timeout: Seconds to wait for the lock; 0: do not wait; ``None``: no limit.
 
         Raises:
             TimeoutError: On entering: the lock was not free in time.
             RoomLocksUnavailable: On entering: the locks do not answer; nothing was sent. An
-                exception on leaving is logged: it does not change the outcome of the upload.
+                exception on leaving is only logged.
 
         """
         ...
@@ -38,7 +37,7 @@ class RoomLocks(Protocol):
 
 @attrs.define(eq=False)
 class Place:
-    """A place in the line of a room, as a context manager that leaves the line."""
+    """A place in the line of a room; a context manager that leaves the line at its end."""
 
     _lines: dict[str, deque[Place]]
     _room: str
@@ -46,7 +45,7 @@ class Place:
 
     @property
     def is_first(self) -> bool:
-        """Whether nobody is before it."""
+        """Whether it is the first place of the line."""
         return self._reached.is_set()
 
     async def reach(self, timeout: float | None) -> None:
@@ -56,7 +55,7 @@ class Place:
                 await self._reached.wait()
 
     def advance(self) -> None:
-        """Called when nobody is before it any more."""
+        """Called when it has become the first place."""
         self._reached.set()
 
     def __enter__(self) -> Self:
@@ -81,7 +80,7 @@ class LocalRoomLocks:
 
     @asynccontextmanager
     async def acquire(self, room: str, *, timeout: float | None) -> AsyncGenerator[None, None]:
-        """Hold the lock of a room; see :class:`RoomLocks`."""
+        """Hold the lock of a room; see :meth:`RoomLocks.acquire`."""
         if timeout is not None and timeout <= 0 and room in self._lines:
             raise TimeoutError(f"another upload of this application has locked {room}")
         with self.line_up(room) as place:
@@ -89,7 +88,7 @@ class LocalRoomLocks:
             yield
 
     def line_up(self, room: str) -> Place:
-        """Take the next place in the line of a room, at once."""
+        """Take the last place in the line of a room, without waiting."""
         place = Place(self._lines, room)
         line = self._lines.setdefault(room, deque())
         line.append(place)

@@ -1,7 +1,7 @@
 """Waiting for a locked room: pure functions of a history (sans-I/O).
 
-Ask, then send: an empty form asks whether the room is locked, and the document follows when the
-answer is no. Times are seconds of the caller's clock; ``random`` is a number in [0, 1).
+Probes ask whether the room is free; the document follows when it is. Times are seconds of the event
+loop's clock; ``random`` is a number in [0, 1).
 """
 
 from __future__ import annotations
@@ -15,42 +15,40 @@ from meeting_async._protocol.replies import ParsedReply
 from meeting_async.errors import RoomBusy
 
 MIN_WAIT = 0.25
-"""Shortest wait in seconds before anything is asked or sent again, even if the server asks for
-less."""
+"""Shortest wait in seconds before anything is sent again, even if Retry-After is less."""
 
 JITTER = 0.25
 """Random share of a delay, so that waiting uploads do not continue together."""
 
 PROBE_ABOVE = 64 * 1024
-"""Bytes of a document above which an empty form asks whether the room is free, before the document
-is sent. A smaller document costs hardly more than the question, and is asked about after a 409."""
+"""Bytes of a document above which a probe is always sent first. A smaller document costs hardly
+more than a probe (``decide.asks_first``)."""
 
 PROBE_SHARE = 0.1
-"""Time between two questions, as a share of the time that the lock has lasted: the end of a short
-lock is noticed soon, and a long one costs few questions."""
+"""Time between two probes, as a share of the lock's age: the end of a short lock is noticed soon,
+and a long one costs few probes."""
 
 PROBE_INTERVAL = 2.0
-"""Longest such time in seconds, jitter included; users hardly notice it."""
+"""Longest such time in seconds, jitter included, without lost races; users hardly notice it."""
 
 RIVAL_INTERVAL = 2.5
-"""Shortest time in seconds between two questions after a lost race, before jitter. Others wait,
-too, and each question may become a document that comes too late. With this value fifty uploads send
-no more than with questions every 2 s (``benchmarks/waiting.py``)."""
+"""Shortest time in seconds between two probes after a lost race, before jitter. With this value
+fifty uploads send no more than with probes every 2 s (``benchmarks/waiting.py``)."""
 
 LOST_RACE_FACTOR = 3.0
-"""Time between two questions after a lost race, as a multiple of the time that the document takes
-to send. A race is lost if a document gets 409 right after the answer *free*: then other uploads
-wait, too. While one of them sends, the room still answers *free*, and all that ask would send."""
+"""Time between two probes after a lost race, as a multiple of the time that the document takes to
+send. A race is lost if a document gets 409 right after the answer *free*: then other uploads wait,
+too. While one of them sends, probes are still answered *free*, and all that probe would send."""
 
 MAX_LOST_RACE_FACTOR = 6.5
-"""The same after more lost races. Both values come from the simulation in ``benchmarks/``."""
+"""The same after several lost races. Both values come from the simulation in ``benchmarks/``."""
 
 LOST_RACE_SECONDS = 0.35
-"""Shortest such time, for each lost race. So a document is sent at most 200 times in an hour,
-however small it is, and whatever the server answers."""
+"""Shortest such time in seconds, for each lost race. So a document is sent at most 200 times in an
+hour, however small it is, and whatever the server answers."""
 
 LOST_RACE_JITTER = 0.8
-"""Random share of that time, so that uploads that lost together do not ask together."""
+"""Random share of that time, so that uploads that lost together do not probe together."""
 
 LOCK_GRACE = 30.0
 """Seconds that an upload waits by default after a lock must have ended: clocks differ."""
@@ -59,23 +57,23 @@ MAX_ROOM_HINT = 60.0
 """Longest Retry-After in seconds that is obeyed for a locked room."""
 
 RESEND_SECONDS = 18.0
-"""Seconds before a document is sent again without asking, before jitter, which adds some: at most
-200 times in an hour. If sending takes longer, that long: a slow line is not only for refusals."""
+"""Shortest time in seconds before a document is sent again without a probe, before jitter, which
+adds some: at most 200 times in an hour. It is at least the time that sending took."""
 
 
 @attrs.frozen(kw_only=True)
 class RoomWait:
-    """How long one upload has waited for its room, and when it asks or sends next."""
+    """How long one upload has waited for its room, and when it sends again."""
 
     history: History
     policy: LockPolicy
     asks: bool = True
-    """Whether the next attempt asks first."""
+    """Whether the next attempt begins with a probe."""
 
     def waited(self, now: float) -> float:
         """Seconds that the upload has waited for its room so far.
 
-        Attempts that ended otherwise than with 409 do not count, and waits for a place neither.
+        Attempts without a 409 and waits for a place or a session do not count.
         """
         steps = self._waiting_steps
         others = sum(step.seconds for step in steps[1:] if step.verdict is not Verdict.BUSY)
@@ -88,7 +86,7 @@ class RoomWait:
 
     @property
     def _waiting_steps(self) -> list[Step]:
-        """The first step that shows that the room is taken, and all that follow it."""
+        """The first step that found the room locked, or may have locked it, and all after it."""
         steps = self.history.steps
         first = (index for index, step in enumerate(steps) if takes_room(step))
         return steps[next(first, len(steps)) :]
@@ -110,9 +108,9 @@ class RoomWait:
         return self.policy.window + LOCK_GRACE - self._lock_age(now)
 
     def next_wait(self, hint: float | None, now: float, random: float) -> float | None:
-        """Return the seconds until the next question or attempt; ``None``: it does not fit.
+        """Return the seconds until the next attempt; ``None``: no time is left for it.
 
-        A hint of the server makes them more, never fewer.
+        ``hint`` (Retry-After) makes them more, never fewer.
         """
         left = self.time_left(now)
         seconds = min(self._delay(now, random), left)
@@ -121,8 +119,8 @@ class RoomWait:
         return seconds if MIN_WAIT <= seconds <= left else None
 
     def busy_error(self, answer: ParsedReply | None, now: float, limit: str = "") -> RoomBusy:
-        """Return the error for a room that is locked for too long; ``limit`` says for which."""
-        # After a lost race the lock is that of the upload that has won.
+        """Return the error for a room that is locked for too long; ``limit`` names the setting."""
+        # After a lost race the lock is the winner's.
         lost = [now - one.ended for one in self._refused if one.after_free]
         free_in = max(0.0, self.policy.window - min([self._lock_age(now), *lost]))
         reason = answer.msg if answer else ""
@@ -130,7 +128,10 @@ class RoomWait:
         return RoomBusy(self.waited(now), "another client", free_in, reason, limit, for_place)
 
     def _lock_age(self, now: float) -> float:
-        """Seconds since the first 409 after an upload got in, without waits for a place."""
+        """Seconds since the first 409 of this lock, without waits for a place or a session.
+
+        A document of unknown outcome, or whose conversion failed, had a lock of its own.
+        """
         steps: list[Step] = []
         for step in self.history.steps:
             if step.verdict in {Verdict.UNKNOWN, Verdict.FAILED}:
@@ -158,14 +159,14 @@ class RoomWait:
 
     @property
     def _body_seconds(self) -> float:
-        """How long the last of them took to send."""
+        """How long the last document that got 409 took to send."""
         if not self._refused:
             return 0.0
         last = self._refused[-1]
         return last.seconds if last.body_seconds is None else last.body_seconds
 
     def _lost_race_interval(self, random: float) -> float:
-        """Seconds between questions after lost races: the document got 409 right after *free*."""
+        """Shortest seconds between probes after lost races; 0 without one."""
         lost = sum(step.after_free for step in self._refused)
         if not lost:
             return 0.0

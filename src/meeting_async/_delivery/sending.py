@@ -1,4 +1,4 @@
-"""The document of one attempt: its form, its progress, and how much of it was sent."""
+"""Sending the document of one attempt: its form, its progress, and how much of it was sent."""
 
 from __future__ import annotations
 
@@ -26,57 +26,59 @@ class UploadHooks:
     """
 
     can_be_alone: ClassVar[bool] = False
-    """Whether a wait for ``"alone"`` ends when no other upload of the batch runs."""
+    """Whether a wait for ``"alone"`` lasts until no other upload of the batch runs."""
 
     def sending(self) -> None:
-        """Called when the questions are answered, before the document is sent."""
+        """Called before each time the document is sent, after the questions."""
 
     def waiting(self, kind: WaitKind, seconds: float | None) -> AbstractAsyncContextManager[object]:
-        """Return a context manager for a wait of so many seconds, if that is known.
+        """Return a context manager for a wait; ``seconds`` is ``None`` if not known.
 
-        It gives back the permit, and acquires it again when the wait has ended.
+        It releases the permit, and acquires it again at its end.
         """
         return nullcontext()
 
     async def may_arrive(self, document: Prepared, session: str, since: int | None) -> None:
         """Called after the document's last byte, before the closing boundary.
 
-        ``session`` and ``since``: see :class:`~meeting_async._delivery.history.Step`.
+        Also when evidence shows it in another session than it was sent to. ``session`` and
+        ``since``: see :class:`~meeting_async._delivery.history.Step`.
         """
 
     def accepted_before(self) -> Iterable[Accepted]:
-        """Return documents that earlier runs say were accepted; the server may show them."""
+        """Return documents that were accepted before; the server may show them."""
         return ()
 
 
 @attrs.frozen
 class Asked:
-    """What the questions of an attempt were answered."""
+    """The answers to the questions of an attempt."""
 
     refusal: Step | None = None
-    """What ends the attempt; ``None``: the document may be sent."""
+    """The step that ends the attempt; ``None``: the document may be sent."""
     is_free: bool = False
     """Whether a probe was answered *free*."""
     session: str = ""
-    """The session that runs in the room, if the server has named it."""
+    """Id of the session in the room; ``""``: the server did not name it."""
     date: int | None = None
     """When the check was answered: Unix time by the server's clock."""
     peer: object = None
-    """Who has answered the check."""
+    """``Reply.peer`` of the check."""
 
 
 @attrs.define(eq=False)
 class Sending:
-    """The document of an attempt."""
+    """The document of one attempt."""
 
     call: Call
     document: Prepared
     hooks: UploadHooks
     body: MultipartBody = attrs.field(init=False)
     began: float = math.inf
-    """When its request was made."""
+    """When sending began, on the event loop's clock; ``inf``: not yet."""
     asked: Asked = attrs.field(factory=Asked)
     body_seconds: float | None = None
+    """Seconds until the whole document was sent; ``None`` if it was not."""
 
     def __attrs_post_init__(self) -> None:
         self.body = self.document.form(self.progress, self._may_arrive, self.call.now)
@@ -85,11 +87,11 @@ class Sending:
         await self.hooks.may_arrive(self.document, self.asked.session, self.asked.date)
 
     def begin(self, asked: Asked) -> None:
-        """Say that the questions are answered."""
+        """Called after the questions, when sending begins."""
         self.began, self.asked = self.call.now(), asked
 
     def progress(self, sent: int) -> None:
-        """Called with the bytes of the document sent so far; a link has none."""
+        """Called with the bytes of the document sent so far."""
         size = self.call.size
         if size is None:
             self.call.phase = "waiting for the reply"
@@ -102,9 +104,9 @@ class Sending:
     def step(
         self, *, answer: ParsedReply | None = None, error: BaseException | None = None
     ) -> Step:
-        """Return what has happened."""
+        """Return the step of this attempt, from its answer or its error."""
         count = self._count(answer, error)
-        # A transport of the caller's may not tell that an answer was early.
+        # The caller's own transport may not tell that an answer was early.
         if answer is not None and count < self.body.length:
             answer = attrs.evolve(answer, early=True)
         return step(
@@ -125,12 +127,11 @@ class Sending:
     def _count(self, answer: ParsedReply | None, error: BaseException | None) -> int:
         """Bytes of the form that may have been sent: what the transport says, or all it took.
 
-        Without a connection none were, unless the transport took the whole form before that: then
-        it may be wrong about the connection, too.
+        ``ConnectFailed`` means none. It is not believed if the transport took the whole form.
         """
         told = answer.sent if answer else getattr(error, "sent", None)
         count = self.body.taken if told is None else int(told)
-        is_local = isinstance(error, ResourceExhausted)  # perhaps amid the document
+        is_local = isinstance(error, ResourceExhausted)  # perhaps in the middle of the document
         is_failed = isinstance(error, ConnectFailed) and not is_local
         is_certain = is_failed and not self.body.is_complete(count)
         return 0 if is_certain else count

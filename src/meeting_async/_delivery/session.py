@@ -48,8 +48,8 @@ from meeting_async.errors import (
 )
 
 PARSED_AT_ONCE = 64 * 1024
-"""Bytes of a reply; a larger one is parsed in a thread. That of a check is not larger, so that the
-document follows at once."""
+"""Largest reply in bytes that is parsed on the event loop; others in a thread. A check's is never
+larger, so that the document follows at once."""
 
 
 def _size(value: int | str | None) -> int | None:
@@ -83,7 +83,7 @@ class Options:
     """The options that ``MeetingClient.with_options`` can change."""
 
     max_size_whiteboard_file: int | None = attrs.field(default=None, converter=_size)
-    """Bytes."""
+    """Largest document in bytes; ``None``: no limit."""
     allow_images: bool = attrs.field(default=False, validator=instance(bool))
     check_link: bool = attrs.field(default=False, validator=instance(bool))
     preflight: bool = attrs.field(default=True, validator=instance(bool))
@@ -104,40 +104,41 @@ class Options:
 
 @attrs.define(eq=False)
 class LoopState:
-    """What the calls of a client share on one event loop; another loop gets a new one."""
+    """What the calls of a client share on one event loop."""
 
     token: object
     calls: int = 0
     """Number of running calls."""
     lines: LocalRoomLocks = attrs.field(factory=LocalRoomLocks)
-    """The order of uploads to rooms that have locks of the caller's."""
+    """Uploads in line for the caller's own room locks."""
     server: Server = attrs.field(factory=Server)
     places: anyio.Semaphore = attrs.field(kw_only=True)
-    """Limits the attempts that run at the same time."""
+    """Limits the attempts at the same time to ``max_connections``."""
 
 
 @attrs.define(eq=False, kw_only=True)
 class Session:
-    """State that a client shares with those made from it by ``with_options``."""
+    """State that a client shares with the clients that ``with_options`` makes from it."""
 
     base: str
     """``{base_url}/auth``."""
     signer: Signer
     transport: Transport
     locks: RoomLocks | None = None
-    """``None``: the locks of the running event loop."""
+    """The caller's own; ``None``: those of the running event loop."""
     default_headers: HeaderPairs = ()
     max_connections: int = 100
     links: Transport | None = None
-    """For the hosts of links, when it is needed: nothing of ``transport`` reaches them."""
+    """For ``check_link``: hosts of links get nothing from ``transport``; made when it is needed."""
     traced: Callable[[Request], Awaitable[Reply]] | None = None
     """``transport.send`` with a span around each request, if the client is instrumented."""
     observers: list[OnEvent] = attrs.field(factory=list)
-    """Called with every event except BytesSent, whatever ``on_event`` a call has."""
+    """Called with every event except ``BytesSent``, in addition to ``on_event``."""
     host: str = attrs.field(init=False)
+    """``host:port`` of the server, for events and errors."""
     closed: bool = False
     _loop: LoopState | None = None
-    """``None``: the client was not used."""
+    """``None``: the client was not used yet."""
     _guard: threading.Lock = attrs.field(factory=threading.Lock)
 
     def __attrs_post_init__(self) -> None:
@@ -178,17 +179,17 @@ class Session:
 
     @property
     def loop_state(self) -> LoopState:
-        """What the running calls share."""
+        """What the running calls share on their event loop."""
         assert self._loop is not None  # noqa: S101 - a call is running
         return self._loop
 
     @property
     def server(self) -> Server:
-        """What the running calls have seen of the server."""
+        """What the running calls know of the server."""
         return self.loop_state.server
 
     def check_open(self) -> None:
-        """Raise if the client is closed, also during a call that waits for its room."""
+        """Raise ``RuntimeError`` if the client is closed, perhaps while a call was waiting."""
         if self.closed:
             raise RuntimeError("this MeetingClient is closed; make a new one")
 
@@ -211,7 +212,7 @@ class Session:
     # --- requests --------------------------------------------------------------------------------
 
     async def sign(self, message: bytes) -> SignedHeaders:
-        """Get the signed headers of one attempt."""
+        """Return the signed headers for a message; `TypeError` if the signer returns others."""
         signed = self.signer.sign(message)
         if not isinstance(signed, SignedHeaders) and inspect.isawaitable(signed):
             signed = await signed
@@ -253,7 +254,7 @@ class Session:
         *,
         idempotent: bool = False,
     ) -> Request:
-        """Make the request of an upload from a form (content type, body)."""
+        """Make the request of an upload; ``form``: content type and body."""
         return requests.upload_request(
             f"{self.base}/{requests.UPLOAD_WHITEBOARD_FILE}",
             room,
@@ -266,16 +267,16 @@ class Session:
         )
 
     async def send(self, request: Request) -> ParsedReply:
-        """Send a request and parse its reply."""
+        """Send a request and parse its reply; `TransportError` if no complete one arrived."""
         server, most = self.server, request.max_reply_bytes
         try:
             reply = await self.transmit(request)
         except TransportError as error:
-            # What has worked may be restarting: then names and certificates are wrong, too.
+            # A server that has replied before may be restarting: no error of it is permanent.
             error.permanent = error.permanent and not server.has_replied
             raise
         server.has_replied = True
-        if request.cut_reply and len(reply.content) > most:  # by a transport of the caller's
+        if request.cut_reply and len(reply.content) > most:  # by the caller's own transport
             reply = attrs.evolve(reply, content=reply.content[:most], is_cut=True)
         return await _parsed(partial(parse_reply, reply, request.headers, now=time.time()), reply)
 
@@ -287,7 +288,7 @@ class Session:
     # --- rooms -----------------------------------------------------------------------------------
 
     def line_up(self, room_id: str) -> Place:
-        """Take the next place in the line of uploads to a room; nothing is awaited."""
+        """Take the last place in the line of uploads to a room, without waiting."""
         own = local_room_locks() if self.locks is None else self.locks
         if type(own) is not LocalRoomLocks:
             own = self.loop_state.lines
@@ -295,16 +296,16 @@ class Session:
 
     @property
     def callers_locks(self) -> RoomLocks | None:
-        """The caller's locks, if they are more than the line of this process."""
+        """The caller's own locks; ``None`` if :meth:`line_up` does all that they would do."""
         return None if type(self.locks) is LocalRoomLocks else self.locks
 
     def lock_name(self, room_id: str) -> str:
-        """Return the room's name for room locks."""
+        """Return the name of a room for :class:`RoomLocks`."""
         return f"{self.base} {room_id}"
 
 
 async def _parsed(parse: Callable[[], ParsedReply], reply: Reply) -> ParsedReply:
-    """Parse a reply, a large one in a thread."""
+    """Parse a reply; a large one in a thread, if one is left."""
     if len(reply.content) > PARSED_AT_ONCE:
         with contextlib.suppress(ResourceExhausted):
             return await in_thread(parse)
@@ -312,7 +313,7 @@ async def _parsed(parse: Callable[[], ParsedReply], reply: Reply) -> ParsedReply
 
 
 def check_room(answer: ParsedReply, room_id: str, host: str) -> None:
-    """Raise if an answer to ``getActiveRoomInfo`` belongs to an earlier question."""
+    """Raise ``ConnectionLost`` if an answer to ``getActiveRoomInfo`` is about another room."""
     if names_another_room(answer, room_id):
         raise ConnectionLost("the answer is about another room", host)
 

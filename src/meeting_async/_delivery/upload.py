@@ -1,8 +1,8 @@
-"""One upload: check the room, ask whether it is free, send, wait, until it is accepted or fails.
+"""One upload: check, probe, send, wait, until the document is accepted or the call fails.
 
-Every attempt takes the same steps: the check, the empty form if the document is large or has got
-409, the document. So no request with a room's id reaches a server that was not asked about the room
-before.
+Every attempt has the same steps: the check (unless ``preflight=False``), a probe if
+``decide.asks_first`` says so, the document. So no form for a room reaches a server before a check
+(``docs/interface.md``, Seen on a running server: a document can get into another room).
 While it waits, an upload holds no connection, no open file and no permit of a batch; a spooled
 stream keeps its spool.
 """
@@ -37,11 +37,12 @@ from meeting_async._protocol.verdicts import denies_room, overrules_denial
 from meeting_async.errors import MeetingError, RoomBusy, TransportError
 
 RESTART_PAUSES = (0.0, 0.0, 0.005, 0.01, 0.02, *(0.04,) * 11)
-"""Seconds before each asking of an attempt, while the server closes the connection of the questions
-each time: one that ends may answer for some time, and another may begin at once."""
+"""Seconds before each time an attempt asks its questions, while the server closes their connection
+each time. A server that is stopping may answer for a while, and a new one may start at once."""
 
 CLOSES_SECONDS = 60.0
-"""Seconds for which a server counts as one that closes each connection after that."""
+"""Seconds during which, after all these pauses, the server counts as one that closes each
+connection after its answer."""
 
 
 async def upload_document(
@@ -60,7 +61,7 @@ async def upload_document(
         room = requests.room_of(room_id)
         _warn_of_unusual(room_id)
         lock = options.lock if max_wait is None else attrs.evolve(options.lock, max_wait=max_wait)
-        # Before the document is prepared, which takes different times: first come, first served.
+        # Before the document is prepared, which may take long: first come, first served.
         with call.session.line_up(room_id) as place:
             call.phase = "reading the document"
             names = {"filename": filename, "content_type": content_type}
@@ -133,9 +134,9 @@ class _Upload:
     _questions: Questions = attrs.field(init=False)
     _lookup: Lookup = attrs.field(init=False)
     _wait: Wait | None = None
-    """The wait that was decided on last."""
+    """What the last attempt has to wait for."""
     _is_watching: bool = True
-    """Whether the connection of the questions is kept, to notice a restart after them."""
+    """Whether the connection of the questions is kept open, to notice a restart after them."""
 
     def __attrs_post_init__(self) -> None:
         exchange, call = self.attempts.exchange, self.call
@@ -147,7 +148,7 @@ class _Upload:
         return self.attempts.call
 
     async def run(self, place: Place) -> None:
-        """Wait for the room's turn, then attempt until the document is accepted."""
+        """Acquire the room's lock, then attempt until the document is accepted."""
         async with self._room_lock(place):
             if self._asks_for_evidence:
                 await self._tell_apart()
@@ -157,7 +158,7 @@ class _Upload:
                 self._mark_sent()
 
     async def _tell_apart(self) -> None:
-        """Wait until the time of a file tells this document from one of its name just before."""
+        """Wait until ``Last-Modified`` can tell this document from the last one of its name."""
         call = self.call
         server, name = call.session.server, call.document or ""
         if seconds := server.seconds_to_tell_apart(call.room_id, name, call.now()):
@@ -166,7 +167,7 @@ class _Upload:
                 await anyio.sleep(seconds)
 
     def _mark_sent(self) -> None:
-        """Let the next upload of this name know; a step in a frame would keep the document."""
+        """Remember when the document was sent, for :meth:`_tell_apart` of the next upload."""
         call = self.call
         if (sent := call.history.document) and sent.session:
             call.session.server.mark_sent(call.room_id, call.document or "", sent.ended)
@@ -175,7 +176,7 @@ class _Upload:
 
     @asynccontextmanager
     async def _room_lock(self, place: Place) -> AsyncGenerator[None, None]:
-        """Hold the room: first in line among the uploads from here, then the caller's own lock."""
+        """Hold the room's lock: first the one in this process, then the caller's own."""
         if not place.is_first:
             await self._queue(place.reach)
         held = await self._own_lock()
@@ -190,7 +191,7 @@ class _Upload:
                 await _released(held, error)
 
     async def _own_lock(self) -> AsyncExitStack | None:
-        """Acquire the room's lock among the caller's own locks, if there are any."""
+        """Acquire the room's lock of the caller's own locks, if there are any."""
         session = self.call.session
         name, locks = session.lock_name(self.call.room_id), session.callers_locks
         if locks is None:
@@ -206,7 +207,7 @@ class _Upload:
             return held.pop_all()
 
     async def _queue(self, enter: Callable[[float | None], Awaitable[object]]) -> None:
-        """Wait until the room is free from other uploads of this application."""
+        """Wait behind other uploads of this application; ``enter`` gets a limit in seconds."""
         call, limit = self.call, self.attempts.waiting.queue_limit()
         if limit == 0:
             raise self._taken(call.now())
@@ -222,13 +223,13 @@ class _Upload:
                 call.record(Step(kind="queue", began=began, ended=call.now()))
 
     def _taken(self, since: float) -> MeetingError:
-        """Return the error for a room that is taken: what the other upload waits for, if known."""
+        """Return `RoomBusy`; if the server is away, the error that the other upload has, too."""
         call, now = self.call, self.call.now()
         busy = RoomBusy(now - since, "another upload of this application", None, limit="max_wait")
         return call.session.server.error_for_another(now, call.options.retry.max_outage) or busy
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait before the next attempt; a wait for a place after that is told apart."""
+        """Wait before the next attempt; waiting for a permit after that is a step of its own."""
         call, kind = self.call, self._wait.kind if self._wait else "retry"
         async with self.hooks.waiting(kind, seconds):
             await anyio.sleep(seconds)
@@ -249,7 +250,7 @@ class _Upload:
         return outcome
 
     async def _attempt_in_place(self) -> Step:
-        """Send the document, or find out what became of it."""
+        """Send the document, or ask for evidence of one that was sent before."""
         history = self.call.history
         if self._asks_for_evidence and (sent := history.in_doubt or history.unconfirmed):
             return await self._settle(sent)
@@ -264,8 +265,8 @@ class _Upload:
     async def _ask_and_send(self) -> Step:
         """Prepare what may take time, then ask, then send: a server may restart in between.
 
-        If it has closed the connection of the questions, the new one is asked. A server that closes
-        each connection after its answer cannot be told from one that restarts.
+        If it has closed the connection of the questions, ask again. A server that closes each
+        connection after its answer cannot be told from one that restarts.
         """
         call, server = self.call, self.call.session.server
         signed = await self._signed()
@@ -293,7 +294,7 @@ class _Upload:
         return await self.call.session.sign(self.room.raw)
 
     async def _ask(self, signed: SignedHeaders) -> Asked:
-        """Ask both questions."""
+        """Ask the questions that are to be asked."""
         check = await self._check()
         if check is None:
             return await self._probe(signed, Asked())
@@ -306,7 +307,7 @@ class _Upload:
         return await self._probe(signed, asked)
 
     async def _check(self) -> Step | None:
-        """Ask whether the room is active, if that is to be asked."""
+        """Ask whether the room is active; ``None`` with ``preflight=False``."""
         call = self.call
         if not call.options.preflight:
             return None
@@ -315,9 +316,9 @@ class _Upload:
         return await self._questions.check(timeouts, on_kept_connection=self._is_watching)
 
     async def _probe(self, signed: SignedHeaders, asked: Asked) -> Asked:
-        """Ask with an empty form whether the room is free, if that is to be asked.
+        """Ask whether the room is free, if a probe is needed.
 
-        It has the last word about a room that the check denies (``asked.refusal``).
+        A probe has the last word about a room that the check denies (``asked.refusal``).
         """
         call, denial, attempts = self.call, asked.refusal, self.attempts
         if not (attempts.must_probe or (denial and attempts.limits.lock.probe)):
@@ -334,7 +335,7 @@ class _Upload:
         return attrs.evolve(asked, refusal=None, is_free=True)
 
     async def _send(self, sending: Sending, signed: SignedHeaders, asked: Asked) -> Step:
-        """Send the document once. The history gets a step also when the call is cancelled."""
+        """Send the document once. If the call is cancelled, the history gets a step, too."""
         call = self.call
         self.hooks.sending()
         call.phase = "sending"
@@ -360,10 +361,10 @@ class _Upload:
         return self.attempts.limits.safety is RetrySafety.EXACTLY_ONCE
 
     async def _settle(self, sent: Step) -> Step:
-        """Find out what became of a document of an earlier attempt, or of an earlier run.
+        """Ask for evidence of a document of an earlier attempt, or of an earlier run.
 
-        Before it is given up, the room must be free: a server that works on the form shows the file
-        soon. If another session runs by then, a late form is in that one.
+        Before it counts as lost, the room must be free: the server may still be working on the
+        form. If another session runs by then, a late form is in that one.
         """
         found = await self._lookup.ask(sent)
         if sent.verdict is Verdict.ACCEPTED:
@@ -372,14 +373,14 @@ class _Upload:
         is_early = self.call.now() - sent.ended < retry.settle_after
         if found.verdict is Verdict.FOUND or is_early:
             return found
-        self._is_watching = False  # no document follows
+        self._is_watching = False  # no document follows these questions
         asked = await self._ask(await self._signed())
         if asked.refusal is not None:
             return asked.refusal
         return await self._look_in(asked.session or sent.session, sent, is_free=asked.is_free)
 
     async def _confirmed(self, sent: Step, found: Step) -> Step:
-        """Do not call a document misplaced that was accepted in a session that has ended."""
+        """Return evidence of an accepted document; not *misplaced* if its session has ended."""
         check = await self._check() if found.proves else None
         session = check.answer.session if check and check.answer else ""
         if session in {"", sent.session}:
@@ -391,7 +392,7 @@ class _Upload:
         return attrs.evolve(found, verdict=Verdict.UNKNOWN, proves=False, reason=reason)
 
     async def _look_in(self, session: str, sent: Step, *, is_free: bool = False) -> Step:
-        """Look for a document in the session that runs now, and let a journal know that one."""
+        """Ask for evidence in another session; if the document is there, tell the hooks."""
         found = await self._lookup.ask(attrs.evolve(sent, session=session), is_free=is_free)
         if found.verdict is Verdict.FOUND and session != sent.session:
             await self.hooks.may_arrive(self.document, session, sent.since)
@@ -399,7 +400,7 @@ class _Upload:
 
 
 async def _released(release: AsyncExitStack, error: BaseException | None) -> None:
-    """Release the caller's lock; what goes wrong is logged, as the upload has its outcome."""
+    """Release the caller's own lock; failures are only logged, as the upload has its outcome."""
     problem = "did not end in time"
     try:
         with anyio.move_on_after(CLEANUP_SECONDS, shield=True):

@@ -3,8 +3,8 @@
 All kinds of documents are in one list, ``_KINDS``, at the end of this module. A new kind is a row
 there, and a module with its :class:`~meeting_async._documents.source.Source`.
 
-Files and the upload objects of web frameworks are detected by their methods, not by their class, so
-no framework is imported. Whatever can be refused without reading is refused here.
+Files and the upload objects of web frameworks are detected by their methods and by the names of
+their modules, so no framework is imported. What can be refused without reading is refused here.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class HasStream(Protocol):
 
 
 Stream = AsyncIterable[Buffer] | Iterator[Buffer]
-"""Bytes that come in pieces. A list is not accepted: it would be in memory twice."""
+"""Bytes in pieces. A list is not accepted: its bytes would be in memory twice."""
 
 Uploadable = str | os.PathLike[str] | Buffer | Readable | HasStream | Stream
 """What can be uploaded: a path, bytes, an open file, a framework's upload, a stream."""
@@ -66,22 +66,22 @@ class Detected:
 
     source: Source
     name: str | None = None
-    """A file name, if it has a usable one."""
+    """File name; ``None`` if there is no usable one."""
     content_type: str | None = None
-    """A media type, if it has a usable one that is not generic."""
+    """Media type; ``None`` if there is no usable one, or only a generic one."""
     nameless: str = "the document has no name"
-    """Why there is no name, if there is none."""
+    """Why there is no name."""
 
 
 # --- paths ---------------------------------------------------------------------------------------
 
 
 def detect_path(value: object) -> Detected:
-    """Return what a path is. It blocks if the path has to download its file.
+    """Detect a path. It blocks if the path object has to download its file.
 
     Raises:
         TypeError: It is not a path, or it is a URL.
-        DocumentUnreadable: It cannot be downloaded.
+        DocumentUnreadable: The file cannot be downloaded.
 
     """
     try:
@@ -97,7 +97,7 @@ def detect_path(value: object) -> Detected:
 
 
 def is_remote(value: object) -> bool:
-    """Return whether a path is the address of an object in a store, such as ``s3://...``."""
+    """Return whether a path object is the address of remote data, such as ``s3://...``."""
     is_foreign = isinstance(value, os.PathLike) and not isinstance(value, PurePath)
     return is_foreign and re.match(r"(?!file:|local:)[\w.+-]+://", str(value)) is not None
 
@@ -120,7 +120,7 @@ def _detect_field(field: Any) -> Detected:
 def _is_file(value: object) -> bool:
     """Return whether a value is an open file, or contains one.
 
-    A response of an HTTP library is not one, although it has an encoding and a ``read``, too.
+    A response of an HTTP library is not, although it has ``read``: it has an encoding, too.
     """
     has_encoding = getattr(value, "encoding", None) is not None
     is_response = has_encoding and not (hasattr(value, "readable") or hasattr(value, "seek"))
@@ -130,7 +130,7 @@ def _is_file(value: object) -> bool:
 
 
 def _has_stream(value: object) -> bool:
-    """Return whether a value is werkzeug's upload, whose ``read`` is that of its stream."""
+    """Return whether a value is an upload of werkzeug, which delegates ``read`` to its stream."""
     stream = getattr(value, "stream", None)
     has_own_read = hasattr(type(value), "read") or not hasattr(value, "filename")
     return callable(getattr(stream, "read", None)) and not has_own_read
@@ -151,16 +151,16 @@ def _detect_file(value: Any) -> Detected:
 def _unwrapped(value: Any) -> Any:
     """Return the plain file inside known wrappers.
 
-    It can be read for many rooms at once, and without the threads of a framework.
+    It can be read for many rooms at once, and does not need the framework's threads.
     """
     inner = getattr(value, _inner_attribute(value), None)
     return _unwrapped(inner) if callable(getattr(inner, "read", None)) else value
 
 
 def _inner_attribute(value: Any) -> str:
-    """Return where a known class has its file.
+    """Return the attribute in which a known class has its file; ``""``: unknown class.
 
-    A subclass that overrides ``read`` is not unwrapped: it may return other bytes than its file.
+    A subclass that overrides ``read`` is not unwrapped: it may return other bytes than the file.
     """
     if isinstance(value, anyio.AsyncFile):
         return "wrapped"
@@ -185,11 +185,11 @@ _WRITE_ONLY = ("is open for writing only", "open it with mode 'rb'")
 
 
 def _check(value: Any, file: Any) -> None:
-    """Refuse a file that cannot be read, with what is wrong and how to fix it."""
+    """Raise if a file cannot be read: it is a text file, closed, or write-only."""
     if isinstance(file, io.TextIOBase) or getattr(file, "encoding", None) is not None:
         fix = "open it in binary mode, as with open(path, 'rb')"
         raise TypeError(f"document is a text file (got {short_repr(value)}): {fix}")
-    # A response is closed when all of it has arrived, and can be read.
+    # A response counts as closed when all of it has arrived, but can be read.
     if getattr(file, "closed", False) is True and not hasattr(file, "headers"):
         is_upload = file is not value and hasattr(value, "filename")
         flaw = _REQUEST_IS_OVER if is_upload else _CLOSED
@@ -201,9 +201,9 @@ def _check(value: Any, file: Any) -> None:
 
 
 def _supports(file: Any, question: str) -> bool:
-    """Return ``readable()`` or ``seekable()`` of a file; without such a method it is true.
+    """Return ``readable()`` or ``seekable()`` of a file; true without such a method.
 
-    In members of a streaming tar, and in wrappers of objects without it, the method fails.
+    If the method itself fails, as in members of a streaming tar, the file is only readable.
     """
     ask = getattr(file, question, None)
     try:
@@ -229,27 +229,27 @@ def _file_source(file: Any, owner: object) -> Source:
 def _is_of_the_system(file: Any) -> bool:
     """Return whether reading the file returns the bytes of its descriptor.
 
-    Only exact classes count: a GzipFile has the descriptor of the compressed file.
+    Only exact classes count: a ``GzipFile`` has the descriptor of the compressed file.
     """
     raw = file.raw if type(file) in {io.BufferedReader, io.BufferedRandom} else file
     return type(raw) is io.FileIO
 
 
 _PACKERS = r"gzip|bz2|lzma|compression\..*"
-"""Modules of files that are unpacked while they are read."""
+"""Modules of files that are decompressed while they are read."""
 
 
 def _member(file: Any) -> tuple[Any, Any]:
-    """Return a file without its buffers, and the file of the tar archive that it is a member of."""
+    """Return a file without its buffers, and its archive's file if it is a member of a tar."""
     while isinstance(file, io.BufferedReader):
         file = file.raw
     return file, getattr(file, "fileobj", None) if _is_from(file, "tarfile") else None
 
 
 def _has_name_of_archive(file: Any) -> bool:
-    """Return whether a file is a member of a tar archive, and has the archive's name.
+    """Return whether a file is a member of a tar archive, but has the archive's name.
 
-    Only newer versions of Python give it the member's name.
+    Only newer versions of Python give it its own.
     """
     member, archive = _member(file)
     return archive is not None and member.name == getattr(archive, "name", None) is not None
@@ -258,7 +258,7 @@ def _has_name_of_archive(file: Any) -> bool:
 def _name(value: Any) -> str | None:
     """Return a usable name: not the number of a descriptor, and not ``<fdopen>``.
 
-    ``filename`` comes first, because ``name`` of an upload may be the name of the form's field.
+    ``filename`` comes first: ``name`` of an upload may be the name of the form's field.
     """
     sent = None if isinstance(value, io.IOBase) else getattr(value, "filename", None)
     name = sent or getattr(value, "name", None)
@@ -271,7 +271,7 @@ def _name(value: Any) -> str | None:
 def _unescaped(name: str) -> str:
     """Return a name as it was before a browser escaped it for a form.
 
-    Frameworks leave that to us. Nothing else is escaped, not even the percent sign
+    Frameworks do not do that. Nothing else is escaped, not even the percent sign
     (https://html.spec.whatwg.org/multipage/form-control-infrastructure.html#multipart-form-data).
     """
     return name.replace("%22", '"').replace("%0D", "\r").replace("%0A", "\n")
@@ -284,7 +284,7 @@ def _content_type(value: Any) -> str | None:
 
 
 def _is_from(value: object, modules: str) -> bool:
-    """Return whether its class, or one that this is derived from, is of a module."""
+    """Return whether a value's class or a base class is from a module that matches a pattern."""
     return any(re.fullmatch(modules, kind.__module__) for kind in type(value).__mro__)
 
 
@@ -299,7 +299,7 @@ _INSTEAD = {
     r"fsspec\.core:OpenFile": "the file that `with open_file as file` opens",
     r"zipfile(\..*)?:Path": "path.open('rb')",
 }
-"""What to pass instead of what other libraries return, by module and class."""
+"""What to pass instead of objects of other libraries, by module and class."""
 
 
 def _instead_of(value: object) -> str:
@@ -319,8 +319,8 @@ _KINDS: tuple[tuple[str, Callable[[Any], object], Callable[[Any], Detected | Non
     ("stream", lambda it: isinstance(it, AsyncIterable), lambda it: Detected(StreamSource(it))),
     ("stream", lambda it: isinstance(it, Iterator), lambda it: Detected(StreamSource(it, pulled))),
 )
-"""All kinds: a word for the kind, whether a value is of it, and its source and name. The first row
-that fits decides."""
+"""All kinds: the word for ``without``, whether a value is of this kind, and how to detect it. The
+first row that fits decides."""
 
 _NEEDED = (
     "document must be a path, bytes, an open binary file, an async iterable of bytes (such as "
@@ -329,12 +329,12 @@ _NEEDED = (
 
 
 def detect(value: object, *, without: Container[str] = (), needed: str = _NEEDED) -> Detected:
-    """Return what a value is, of all kinds but those ``without``. None of its bytes are read.
+    """Detect a value, which may be of any kind except those ``without``. It is not read.
 
     Raises:
         TypeError: It is of no such kind; or it is a text file, or a URL instead of a path.
         InvalidInput: It is closed, or open for writing only.
-        DocumentUnreadable: It has raised when it was asked, or cannot be downloaded.
+        DocumentUnreadable: One of its methods raised, or it cannot be downloaded.
 
     """
     try:

@@ -61,8 +61,8 @@ class Document:
     ) -> Self:
         """Upload a file on disk; ``filename`` replaces its own name.
 
-        A path of a cloud storage package downloads its file here, which blocks; if you pass the
-        path itself to the upload, a thread downloads it. The file is opened for each attempt and
+        A path of a cloud storage package downloads its file here, which blocks; pass the path
+        itself to the upload, and a thread downloads it. The file is opened for each attempt and
         closed before any wait. If it changes during the upload,
         :class:`~meeting_async.errors.DocumentChanged` is raised.
         """
@@ -76,10 +76,10 @@ class Document:
         *,
         content_type: str | None = None,
     ) -> Self:
-        """Upload bytes that are in memory, under the name ``filename``, which must be given.
+        """Upload bytes that are in memory; ``filename`` is required.
 
         Raises:
-            InvalidInput: ``data`` is not bytes, or a name is missing or cannot be used.
+            InvalidInput: ``data`` is not bytes, or the name is missing or cannot be used.
 
         """
         _check_bytes(data)
@@ -96,9 +96,9 @@ class Document:
         """Upload an open binary file, or the upload object of a web framework.
 
         Every attempt starts at the position that the file has when the upload begins. It may be
-        uploaded to several rooms at once. It is never closed, and its position does not change.
-        Its own name and media type are used if possible. A file that cannot seek, such as a pipe,
-        or that has only async methods is a stream: see :meth:`from_stream`.
+        uploaded to several rooms at once. It is never closed, and its position is the same at the
+        end. Its own name and media type are used if possible. A file that cannot seek, such as a
+        pipe, or that has only async methods is a stream: see :meth:`from_stream`.
 
         Raises:
             InvalidInput: It is closed, or open for writing only; or it has no name.
@@ -122,9 +122,9 @@ class Document:
         """Upload a stream: an iterator or async iterable of bytes, or a ``read`` that cannot seek.
 
         Before the upload begins the stream is spooled: it is read to its end, or to
-        ``max_size_whiteboard_file``, into 1 MiB of memory, then a temporary file. With ``size``
-        (bytes) and ``replayable=False`` it is not spooled; then there is no retry after its first
-        byte was read, even if the room was only busy.
+        ``max_size_whiteboard_file``, into up to 1 MiB of memory, then into a temporary file. With
+        ``size`` (bytes) and ``replayable=False`` it is not spooled; then there is no retry after
+        its first byte was read, even if the room was only locked.
 
         Generators are closed at the end, files are not.
 
@@ -149,7 +149,7 @@ class Document:
         credentials, and may first send HEAD, so a link that is signed for GET only does not work.
 
         Raises:
-            InvalidInput: No server can download the link.
+            InvalidInput: No server can download the link. No request is made for this.
 
         """
         if not isinstance(url, str):
@@ -160,7 +160,7 @@ class Document:
 
     @classmethod
     def _detected(cls, detected: Detected, filename: str | None, content_type: str | None) -> Self:
-        """Add name and media type to what was detected; those of the caller win."""
+        """Make a document of what was detected; the caller's name and media type win."""
         given = detected.name if filename is None else filename
         if given is None:
             fix = "give one such as 'deck.pdf'"
@@ -173,7 +173,7 @@ class Document:
         """Return the same document under another name or media type; ``None`` keeps it.
 
         Raises:
-            InvalidInput: One of them cannot be used, or the document is a link, which has neither.
+            InvalidInput: One of them cannot be used, or the document is a link.
 
         """
         if filename is None and content_type is None:
@@ -207,14 +207,14 @@ def as_document(
 
 
 def known_as(document: Document, path: str) -> Document:
-    """Return a document of a path, which journals recognise by another path."""
+    """Return a document of a path with another path by which journals recognise it."""
     source = document._source  # noqa: SLF001 - of this module
     assert isinstance(source, PathSource)  # noqa: S101 - the caller made it
     return attrs.evolve(document, source=attrs.evolve(source, known_as=path))
 
 
 def may_block(value: object) -> bool:
-    """Return whether asking a value may take as long as reading it: a file, somebody's path."""
+    """Return whether :func:`detect` may block: for files and paths that are not Python's own."""
     read = getattr(type(value), "read", None)
     is_pythons = type(value).__module__ in {"_io", "tempfile"}
     is_file = callable(read) and not inspect.iscoroutinefunction(read) and not is_pythons
@@ -224,13 +224,13 @@ def may_block(value: object) -> bool:
 async def found_document(
     value: object, *, filename: str | None = None, content_type: str | None = None
 ) -> Document:
-    """Make a document as :func:`as_document` does; in a thread if that may block."""
+    """Call :func:`as_document`, in a thread if it may block."""
     make = partial(as_document, value, filename=filename, content_type=content_type)
     return await at_disk(make) if may_block(value) else make()
 
 
 def source_of(document: Document) -> Source:
-    """Return where a document comes from."""
+    """Return the source of a document."""
     return document._source or LinkSource(document.link or "")  # noqa: SLF001 - of this module
 
 
@@ -254,7 +254,7 @@ OFFICE_SUFFIXES = frozenset(_MEDIA_TYPES) - {"pdf"}
 
 
 def _media_type(name: str, given: str | None) -> str:
-    """Guess from our own table: that of the standard library differs between machines."""
+    """Return the media type, guessed if not given. ``mimetypes`` differs between machines."""
     if given is not None:
         return media_type(given)
     _, dot, suffix = name.rpartition(".")

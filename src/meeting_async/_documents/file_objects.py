@@ -1,8 +1,7 @@
-"""Open files that are read by their own methods: in memory, spooled, compressed, in a store.
+"""Open files that are read by their own methods: in memory, spooled, compressed, remote.
 
-Such a file is read by seeking, and its position is restored when its last user is done. So every
-attempt begins at the same position, and a file in which seeking back is expensive is read about
-once.
+The position of such a file is restored when its last user is done, so every attempt begins at the
+same one. It is moved only if needed: a file in which seeking back is expensive is read about once.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ class _Shared:
     """The positions of a file object that several uploads may read."""
 
     def __init__(self) -> None:
-        # Garbage that is collected during a read may be of an abandoned upload, and close itself.
+        # Reentrant: garbage collection during a read may close the file of an abandoned upload.
         self.lock = threading.RLock()
         self.users: set[int] = set()
         self.original: int = 0
-        """Position of the caller's file, to which the last user puts it back."""
+        """Position to which the last user restores the caller's file."""
         self.current: int | None = None
-        """Its position now, if that is known."""
+        """Position now; ``None``: not known."""
 
 
 _shared: weakref.WeakValueDictionary[int, _Shared] = weakref.WeakValueDictionary()
-"""What all uploads of a file object share, by its ``id``: it need not be hashable. What refers to a
-value here refers to its file, too, so no other object gets that ``id`` meanwhile."""
+"""What all uploads of a file object share, by its ``id``: it need not be hashable. Whatever refers
+to a value also refers to the file, so no other object has that ``id`` meanwhile."""
 
 _shared_guard = threading.Lock()
 
@@ -47,7 +46,7 @@ class FileObjectSource(FileSource):
 
     file: BinaryIO
     owner: object
-    """The object that holds the file; some close it when they are collected."""
+    """The object that holds the file; some close it when they are garbage-collected."""
     shared: _Shared = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -56,7 +55,7 @@ class FileObjectSource(FileSource):
         object.__setattr__(self, "shared", shared)
 
     def use(self) -> File:
-        """Begin to use the file."""
+        """Open the file object for one use."""
         return _FileObject(self)
 
 
@@ -64,7 +63,7 @@ def _position(file: BinaryIO) -> int:
     try:
         found: object = file.tell()
     except RuntimeError as error:
-        if "no running event loop" not in str(error):  # of obstore, as this is a thread
+        if "no running event loop" not in str(error):  # raised by obstore in this thread
             raise
         found = None
     if inspect.iscoroutine(found):
@@ -75,7 +74,7 @@ def _position(file: BinaryIO) -> int:
 
 
 class _FileObject(File):
-    """A file object in use. It seeks only if it has to, because that may be expensive.
+    """A file object in use. It seeks only if it has to: that may be expensive.
 
     To go back by one byte, a compressed file is read again from its beginning.
     """
@@ -90,7 +89,7 @@ class _FileObject(File):
             self.start = self._shared.original
 
     def measure(self) -> State:
-        """Go to its end."""
+        """Return the offset of its end, the only known part of its state."""
         with self._shared.lock:
             self._shared.current = None
             self._file.seek(0, io.SEEK_END)
@@ -117,9 +116,9 @@ class _FileObject(File):
         return data
 
     def close(self) -> None:
-        """Put the file back to where it stood, if this was its last user."""
+        """Restore the position of the file, if this was its last user."""
         shared = self._shared
-        with shared.lock, suppress(Exception):  # of a file that the caller has closed
+        with shared.lock, suppress(Exception):  # the caller may have closed the file
             is_open, self._source = self._source is not None, None
             shared.users.discard(id(self))
             if is_open and not shared.users and shared.current != shared.original:

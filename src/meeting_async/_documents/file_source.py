@@ -1,7 +1,7 @@
 """What all files have in common: a snapshot, and attempts that notice a change.
 
-A file is looked at when its upload begins, and compared with that snapshot before and after each
-attempt has read it. A file of up to 256 KiB is opened, read, checked and closed in one call of a
+The snapshot is taken when the upload begins, and compared with the file before and after each
+attempt reads it. A file of up to 256 KiB is opened, read, checked and closed in one call of a
 thread, because such a call costs more than all of that.
 """
 
@@ -35,7 +35,7 @@ nanoseconds), as far as they are known."""
 
 
 class File(abc.ABC):
-    """A file in use: for the snapshot, or for one attempt. All but ``read_nowait`` block."""
+    """A file in use, for the snapshot or for one attempt. All but ``read_nowait`` may block."""
 
     start: int = 0
     """Offset in bytes at which the document begins: for an open file its position."""
@@ -46,7 +46,7 @@ class File(abc.ABC):
 
     @abc.abstractmethod
     def states(self, end: int | None = None) -> Iterator[State]:
-        """Yield the states that an attempt finds when it begins, or when it has read to ``end``."""
+        """Yield states to compare, when an attempt begins, or when it has read to ``end``."""
 
     @abc.abstractmethod
     def read(self, limit: int, offset: int, /) -> bytes:
@@ -58,7 +58,7 @@ class File(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """End its use, after a read that is running in a thread."""
+        """End the use; a read that is running in a thread ends first."""
 
     def read_all(self, offset: int, size: int) -> bytes:
         """Return ``size`` bytes, or as many as there are."""
@@ -73,15 +73,15 @@ class FileSource(Source):
     """A file that can be read again for each attempt."""
 
     label: str = ""
-    """What errors call the file, if that tells more than its name."""
+    """Name of the file in errors; ``""``: the document's name."""
 
     @abc.abstractmethod
     def use(self) -> File:
-        """Begin to use the file. It blocks."""
+        """Open the file for one use. It blocks."""
 
     @asynccontextmanager
     async def prepare(self, name: str, max_size: int | None) -> AsyncGenerator[Content, None]:
-        """Take the snapshot; the file is closed after that."""
+        """Take the snapshot; the file is closed again before the block begins."""
         label = self.label or name
         snapshot = await at_disk(partial(self._snapshot, label))
         yield Content(snapshot, partial(at_disk, partial(self._open, label, snapshot)))
@@ -110,7 +110,7 @@ class FileSource(Source):
 
 
 def at_its_end(label: str, start: int) -> DocumentEmpty:
-    """Return the error for a file of which nothing is left to read."""
+    """Return the error for a file whose position is at its end."""
     error = DocumentEmpty(label)
     error.add_note(f"The file stands at byte {start:,}, its end: seek(0) to upload all of it.")
     return error
@@ -119,7 +119,10 @@ def at_its_end(label: str, start: int) -> DocumentEmpty:
 def _begun(label: str, snapshot: Snapshot, file: File) -> Snapshot:
     """Return the snapshot with the state in which an attempt begins.
 
-    A copy in its place, a new link or name, or another owner is not a change of the document.
+    Raises:
+        DocumentChanged: Size or modification time differ. An equal copy in its place, a new link or
+            name, or another owner is no change.
+
     """
     known, begun = snapshot.fingerprint, None
     for state in file.states():
@@ -132,7 +135,7 @@ def _begun(label: str, snapshot: Snapshot, file: File) -> Snapshot:
 
 
 def _content(state: State) -> tuple[int, ...]:
-    """Return what differs if the content does: the size and the modification time."""
+    """Return the parts of a state that show a change of the content: size, modification time."""
     return state[0], *state[3:4]
 
 
@@ -154,7 +157,7 @@ def _difference(snapshot: Snapshot, found: State) -> str:
 class _OpenedFile(Opened):
     """A large file, read directly if that cannot block, otherwise in threads.
 
-    It does not read ahead, because the operating system does.
+    It does not read ahead: the operating system does.
     """
 
     def __init__(self, label: str, begun: Snapshot, file: File) -> None:
@@ -173,7 +176,7 @@ class _OpenedFile(Opened):
         await at_disk(self._finish)
 
     def close(self) -> None:
-        """Close the file in a thread, as that may block; one that reads it keeps it open."""
+        """Close the file in a thread, as that may block; a running read ends first."""
         if not self._is_closed:
             leave_to_thread(self._file.close)
 
@@ -196,7 +199,7 @@ class _OpenedFile(Opened):
 
 @contextmanager
 def _errors_of(label: str, *, again: bool = False) -> Iterator[None]:
-    """Raise our errors for those of a file; ``again``: it was readable before."""
+    """Raise our errors instead of those of a file; ``again``: it was readable before."""
     try:
         yield
     except MeetingError:

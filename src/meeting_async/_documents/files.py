@@ -37,8 +37,8 @@ class PathSource(FileSource):
     known_as: str = attrs.Factory(lambda self: self.path, takes_self=True)
     """Path by which a journal recognises it."""
     given: object = attrs.Factory(lambda self: self.path, takes_self=True)
-    """What the caller gave: an object that has downloaded the file may delete it when it is
-    collected."""
+    """What the caller gave, kept alive: an object that downloaded the file may delete it when it is
+    garbage-collected."""
 
     def use(self) -> File:
         """Open the file."""
@@ -46,17 +46,17 @@ class PathSource(FileSource):
         return _RegularFile(_open_regular(path), path)
 
     def identity(self) -> tuple[str, str]:
-        """Recognise the path that was given, in all spellings; of an object in a store its address.
+        """Return the path that was given, in one spelling; for remote data its address.
 
         In another working directory a relative path may lead to another file. That counts as a
-        change of the document, which is reported, and not as a new document.
+        change of the document, which is reported, not as a new document.
         """
         if self.given is not self.path:
             return "path", str(self.given)
         return "path", spelled_once(self.known_as)
 
     def version(self, snapshot: Snapshot | None = None) -> str | None:
-        """Return size and modification time: a file that was only touched counts as changed."""
+        """Return size and modification time: a file that was touched counts as changed."""
         if snapshot is not None:
             size, _, _, modified, *_ = snapshot.fingerprint
             return f"{size} bytes, {modified}"
@@ -71,13 +71,13 @@ class PathSource(FileSource):
 class OpenFileSource(FileSource):
     """A regular file that the caller has opened, from its current position.
 
-    A duplicate of its descriptor is read: if the caller closes the file, its number may soon belong
-    to another one.
+    A duplicate of its descriptor is read: if the caller closes the file, another file may soon have
+    its number.
     """
 
     file: BinaryIO
     owner: object
-    """The object that holds the file; some delete it when they are collected."""
+    """The object that holds the file; some delete it when they are garbage-collected."""
 
     def use(self) -> File:
         """Duplicate the descriptor."""
@@ -100,8 +100,8 @@ class _Descriptor:
 class _RegularFile(File):
     """An open regular file; if it has a path, the path must still lead to it.
 
-    Its descriptor belongs to one attempt, which reads it in one thread at a time: so two uploads of
-    a file stay apart also where a read moves the descriptor's position.
+    Its descriptor belongs to one attempt, which reads it in one thread at a time: so uploads of one
+    file do not disturb each other even where a read moves the descriptor's position.
     """
 
     def __init__(self, number: int, path: str | None = None, start: int = 0) -> None:
@@ -124,8 +124,8 @@ class _RegularFile(File):
             return read_at(number, limit, offset)
 
     def read_nowait(self, limit: int, offset: int, /) -> bytes | None:
-        # One buffer for all reads saves CPU. The caller gets a copy, as a transport may still hold
-        # the last chunk.
+        # One buffer for all reads saves CPU. The caller gets a copy: a transport may still use the
+        # last chunk.
         if self._descriptor is None:
             return None
         if len(self._buffer) < limit:
@@ -139,7 +139,7 @@ class _RegularFile(File):
 
     @contextmanager
     def _used(self) -> Iterator[int]:
-        """Keep the descriptor open during a call; a kept error does not keep this frame."""
+        """Keep the descriptor open during a call, but not in the traceback of an error."""
         descriptor = self._descriptor
         if descriptor is None:
             raise ValueError("the attempt has ended")
@@ -147,13 +147,13 @@ class _RegularFile(File):
 
     def _state(self, status: os.stat_result) -> State:
         state = (status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns)
-        # For a path, the change time shows a modification time that was restored. An open file may
-        # be renamed or deleted, which changes that time.
+        # For a path, the change time shows a change whose modification time was reset. It is left
+        # out for an open file, which may be renamed or deleted: that changes it, too.
         return state if self._path is None else (*state, change_time(status))
 
 
 def _open_regular(path: str) -> int:
-    """Open a file, but not a FIFO, which would wait for its other end."""
+    """Open a regular file; opening a FIFO would wait for its other end."""
     _check_regular(os.stat(path))
     try:
         descriptor = os.open(path, READ_FLAGS | NO_WAIT)

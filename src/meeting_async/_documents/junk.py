@@ -8,18 +8,18 @@ import re
 _SYSTEM = "a file of the operating system"
 
 _KINDS = {
-    # Windows keeps it inside the file. Copied to another file system it is a file beside it, and
-    # WSL (U+F03A), Samba (U+F022) and others replace the colon.
+    # An NTFS stream: copied to another file system it becomes a file of its own, and WSL (U+F03A),
+    # Samba (U+F022) and others replace the colon.
     r".+[:_\uf022\uf03a]zone\.identifier": "a file that says where a file was downloaded from",
     r".+\.(crdownload|download|opdownload|part|partial)": "an unfinished download",
     r"~\$.*|\.~lock\..*#": "the lock file of an office program",
-    # `._deck.pdf` is what macOS keeps beside deck.pdf where it cannot keep it inside.
+    # `._deck.pdf`: metadata of deck.pdf from macOS, on file systems that cannot keep it inside.
     r"\._.*|\.ds_store|thumbs\.db|ehthumbs\.db|desktop\.ini": _SYSTEM,
 }
-"""What a file with such a name is; upper and lower case do not matter."""
+"""What a file with such a name is, whatever its case."""
 
 _FOLDERS = {"@eadir", "__macosx", "$recycle.bin", "system volume information"}
-"""Folders of a NAS, of macOS (in archives) and of Windows that have no documents."""
+"""Folders without documents, of a NAS, of macOS (in archives) and of Windows."""
 
 
 def is_junk_file(path: str | os.PathLike[str]) -> bool:
@@ -35,7 +35,7 @@ def is_junk_file(path: str | os.PathLike[str]) -> bool:
 
 
 def junk_kind(path: str) -> str:
-    """Return what such a file is, in a few words; ``""`` for a file that may be a document."""
+    """Return what a junk file is, in a few words; ``""``: it may be a document."""
     *folders, name = re.split(r"[/\\]", path)
     if is_junk_folder(name) or any(map(is_junk_folder, folders)):
         return _SYSTEM
@@ -43,5 +43,5 @@ def junk_kind(path: str) -> str:
 
 
 def is_junk_folder(name: str) -> bool:
-    """Return whether a folder with this name has no documents."""
+    """Return whether a folder of this name has no documents."""
     return name.casefold() in _FOLDERS

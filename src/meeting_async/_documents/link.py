@@ -19,21 +19,21 @@ MAX_LINK_BYTES = 8192
 
 @attrs.frozen(repr=False)
 class LinkSource(Source):
-    """A link; its form contains the link itself. Its query may be a credential."""
+    """A link, which the form contains. Its query may be a credential."""
 
     link: str
 
     def prepare(self, name: str, max_size: int | None) -> AbstractAsyncContextManager[Content]:
-        """Return the link's own bytes."""
+        """Return the bytes of the URL."""
         return BytesSource(self.link.encode("ascii")).prepare(name, max_size)
 
     def identity(self) -> tuple[str, str]:
-        """Recognise the same link."""
+        """Return a hash of the link."""
         return "link", hashlib.sha256(self.link.encode()).hexdigest()
 
 
 def check_link(link: str) -> None:
-    """Refuse a link that no server can download, without a request.
+    """Raise ``InvalidInput`` for a link that no server can download, without a request.
 
     It must be a direct, public download link (``docs/interface.md``, Upload).
     """

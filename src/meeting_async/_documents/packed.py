@@ -1,7 +1,7 @@
-"""Files that are unpacked while they are read: of gzip, bz2, lzma, members of archives.
+"""Files that are decompressed while they are read: of gzip, bz2, lzma, members of archives.
 
-To seek back, such a file is unpacked again from its beginning. So it is spooled like a stream, once
-for all uploads of it that run at the same time.
+To seek back, such a file is decompressed again from its beginning. So it is spooled like a stream,
+once for all uploads of it that run at the same time.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from meeting_async._threads import at_disk, leave_to_thread
 
 @attrs.define(eq=False)
 class _Spool:
-    """The content of a packed file, for all uploads of an event loop that use it now."""
+    """The content of a packed file, for all current uploads of it on one event loop."""
 
     packed: FileObjectSource
-    """It keeps the file alive, so that its ``id`` stays its own."""
+    """Keeps the file alive, so that no other object gets its ``id``."""
     lock: anyio.Lock = attrs.field(factory=anyio.Lock)
     source: Source | None = None
     stack: AsyncExitStack = attrs.field(factory=AsyncExitStack)
@@ -35,7 +35,7 @@ class _Spool:
 
     @asynccontextmanager
     async def used(self, name: str, max_size: int | None) -> AsyncGenerator[Source, None]:
-        """Unpack the file if nobody has; the last user deletes the spool."""
+        """Spool the file, unless another upload has; the last user deletes the spool."""
         async with self.lock:
             if self.source is None:
                 stream = StreamSource(_content(self.packed, name))
@@ -66,7 +66,7 @@ class PackedSource(Source):
 
     @asynccontextmanager
     async def prepare(self, name: str, max_size: int | None) -> AsyncGenerator[Content, None]:
-        """Unpack it, or take what another upload has unpacked."""
+        """Use the spool of the file."""
         if (spools := _spools.get(None)) is None:
             _spools.set(spools := _Spools())
         spool = spools.setdefault(id(self.packed.file), _Spool(self.packed))
@@ -78,7 +78,7 @@ class PackedSource(Source):
 
 
 async def _content(packed: FileObjectSource, name: str) -> AsyncGenerator[bytes, None]:
-    """Read a file to its end in threads, and put it back to where it stood."""
+    """Read a file to its end in threads, then restore its position."""
     file = await at_disk(packed.use)
     offset = file.start
     try:

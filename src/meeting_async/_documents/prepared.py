@@ -27,7 +27,7 @@ async def prepare(
 ) -> AsyncGenerator[Prepared, None]:
     """Prepare a document for one upload: take a snapshot, check the limits, spool a stream.
 
-    A spool is deleted when the block ends.
+    ``max_size`` is in bytes. A spool is deleted when the block ends.
 
     Raises:
         DocumentError: It cannot be read, or must not be uploaded.
@@ -48,11 +48,11 @@ async def prepare(
 
 
 class Prepared:
-    """A document with its snapshot, during one upload, that makes its form."""
+    """A document with its snapshot, during one upload."""
 
     def __init__(self, document: Document, content: Content) -> None:
         self.name, self.link = document.filename, document.link
-        """What the room shows (a link without its query), and the link as it was given, if any."""
+        """The name that the room shows (a link without its query); the link as given, if any."""
         self.size = content.snapshot.size if document.link is None else None
         """Bytes of the document; ``None`` for a link."""
         self.is_office = is_office(document.filename, content.snapshot.head)
@@ -66,7 +66,7 @@ class Prepared:
 
     @property
     def version(self) -> tuple[int | None, str | None]:
-        """Size, and for a path its version for a journal."""
+        """Size in bytes (``None`` for a link), and version for a journal (``None`` if unknown)."""
         return self.size, source_of(self._document).version(self._content.snapshot)
 
     def form(
@@ -95,10 +95,11 @@ class Prepared:
 
 SMALLEST_CHUNK = 64 * 1024
 LARGEST_CHUNK = 512 * 1024
-"""Bytes. On two cores 256 KiB was slower, and 1 MiB no faster."""
+"""In bytes. On two cores 256 KiB was slower, and 1 MiB no faster."""
 
 QUICK_SECONDS = 0.025
-"""A line of 21 Mbit/s takes the smallest chunk in this time, one of 168 Mbit/s the largest."""
+"""If a chunk takes less time, the next one is larger. A line of 21 Mbit/s takes the smallest chunk
+in this time, one of 168 Mbit/s the largest."""
 
 
 class MultipartBody:
@@ -119,7 +120,7 @@ class MultipartBody:
         now: Clock,
     ) -> None:
         self.length = framing.length
-        """Exact number of bytes."""
+        """Exact length of the form in bytes."""
         self.content_type = framing.content_type
         """Value of the request's ``Content-Type``."""
         self.taken = 0
@@ -130,17 +131,17 @@ class MultipartBody:
         self._has_ended = False
         self._chunk_size = SMALLEST_CHUNK
         self._yielded_at: float | None = None
-        """When a chunk of the document was yielded, if the transport is still sending it."""
+        """When a chunk was yielded; ``None`` if the transport is not sending one."""
 
     def __repr__(self) -> str:
         return f"<MultipartBody, {self.taken} of {self.length} bytes taken>"
 
     async def open(self) -> None:
-        """Open the document before its first chunk is asked for, as that may take time."""
+        """Open the document in advance, as that may take time."""
         self._reader = await self._open_document()
 
     def document_bytes(self, sent: int) -> int:
-        """Bytes of the document among the first ``sent`` of the form; for a link, of the URL."""
+        """Bytes of the document (of a link, of its URL) among the first ``sent`` of the form."""
         return max(0, min(sent - len(self._framing.part_headers), self._framing.size))
 
     def is_complete(self, sent: int) -> bool:
@@ -176,18 +177,18 @@ class MultipartBody:
         return chunk
 
     def close(self) -> None:
-        """Close the document; no callback is called after that, and none of its bytes are kept."""
+        """Close the document; no callback is called after that."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
-        # What they call may refer to this body: without that circle the document is freed at once.
+        # They may refer to this body: without that cycle the document is freed at once.
         self._progress = self._before_end = None
 
     def _chunk_taken(self, read: int) -> None:
         """Called when the transport asks for the next chunk.
 
-        Large chunks are faster, but each upload holds one or two of them in memory. On a slow line
-        they are not faster than small ones.
+        Large chunks are faster, except on a slow line, but each upload holds one or two of them in
+        memory.
         """
         if self._yielded_at is None:
             return
@@ -232,21 +233,21 @@ _DOCUMENT_MAGIC = (b"%PDF-", b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"{\\rtf")
 _OFFICE_MAGIC = re.compile(
     rb"\xd0\xcf\x11\xe0|PK\x03\x04.{26}(?:\[C|_r|do|wo|pp|xl|mi)|\{\\rtf", re.DOTALL
 )
-"""An archive counts if its first member's name begins so: ``[Content_Types].xml``, ``_rels/``,
+"""A ZIP file counts if its first member's name begins so: ``[Content_Types].xml``, ``_rels/``,
 ``docProps/``, ``word/``, ``ppt/``, ``xl/``, or ``mimetype`` of OpenDocument."""
 
 
 def check_content(
     document: str, size: int, head: bytes, *, max_size: int | None, allow_images: bool
 ) -> None:
-    """Refuse a document by its size or its first bytes."""
+    """Raise ``DocumentError`` for a document by its size or its first bytes."""
     check_size(document, size, max_size)
     if not allow_images:
         check_type(document, head)
 
 
 def check_size(document: str, size: int, limit: int | None) -> None:
-    """Refuse an empty document and one above ``limit`` bytes; a document of ``limit`` fits."""
+    """Refuse an empty document and one above ``limit`` bytes."""
     if size == 0:
         raise DocumentEmpty(document)
     if limit is not None and size > limit:
@@ -256,8 +257,8 @@ def check_size(document: str, size: int, limit: int | None) -> None:
 def check_type(document: str, head: bytes) -> None:
     """Refuse images (``docs/interface.md``, Upload), by their first bytes or by their name.
 
-    The name counts only if the bytes are not of a known kind: the server checks the content, so a
-    PDF with the name ``scan.png`` is accepted.
+    The name counts only if the bytes are not of a known kind: the server looks at the content, so
+    it accepts a PDF with the name ``scan.png``.
     """
     match = _IMAGE.match(head)
     if match:
@@ -268,7 +269,7 @@ def check_type(document: str, head: bytes) -> None:
 
 
 def is_office(document: str, head: bytes) -> bool:
-    """Return whether a server converts a document with an office program. A PDF needs none."""
-    suffix = document.removesuffix("?…").rpartition(".")[2].lower()  # a link has lost its query
+    """Return whether a server converts a document with an office program."""
+    suffix = document.removesuffix("?…").rpartition(".")[2].lower()  # the name of a link
     has_name = "." in document and suffix in OFFICE_SUFFIXES
     return not head.startswith(b"%PDF-") and (has_name or _OFFICE_MAGIC.match(head) is not None)

@@ -1,4 +1,4 @@
-"""Where the bytes of a document come from, and what a source tells about itself.
+"""Where the bytes of a document come from.
 
 A source is prepared once per upload: its content has a snapshot, and a stream has a spool until the
 upload ends. Each attempt opens the content again, so that no file is open while the upload waits.
@@ -22,13 +22,13 @@ from meeting_async._text import short_repr
 from meeting_async.errors import DocumentUnreadable, MeetingError, ResourceExhausted
 
 HEAD_BYTES = 32
-"""First bytes of a document that are enough to detect an image."""
+"""Number of first bytes that are enough to detect an image."""
 
 Buffer = bytes | bytearray | memoryview
 
 Held = tuple[int, int]
-"""Identity and size of bytes in memory. What several jobs of a batch share counts once: otherwise a
-document for many rooms would soon reach the limit, and only a few rooms would get it at a time."""
+"""``id`` and size of bytes in memory: what several jobs of a batch share must count only once, so
+that a document for many rooms does not soon reach the batch's limit."""
 
 
 @attrs.frozen
@@ -77,7 +77,7 @@ class Source(abc.ABC):
     """Where the bytes of a document come from."""
 
     is_single_use: bool = False
-    """Whether it can be uploaded only once. Without a spool it cannot be read twice."""
+    """Whether it can be uploaded only once."""
     path: str | None = None
     """The path that was given, if it leads to the document in another process, too."""
 
@@ -85,22 +85,22 @@ class Source(abc.ABC):
     def prepare(self, name: str, max_size: int | None) -> AbstractAsyncContextManager[Content]:
         """Prepare the content for one upload.
 
-        ``name`` is for errors. At most ``max_size`` bytes of a stream are read.
+        ``name`` is for errors. A stream above ``max_size`` bytes is refused.
         """
 
     def identity(self) -> tuple[str, str] | None:
-        """Return what tells a journal in another run that it is the same document, if anything.
+        """Return the kind and an id by which a journal recognises the document in another run.
 
-        What is :meth:`held` is hashed, which may take long.
+        ``None``: it cannot. Bytes in memory are hashed, which may take long.
         """
         return None
 
     def held(self) -> Held | None:
-        """Return what it keeps in memory."""
+        """Return ``id`` and size of the bytes that it keeps in memory, if any."""
         return None
 
     def version(self, snapshot: Snapshot | None = None) -> str | None:
-        """Return what a journal compares to notice a change; ``None`` if nothing can tell.
+        """Return what a journal compares to notice a change; ``None``: not known.
 
         With a snapshot it is the version then; without one it is looked up now, which blocks.
         """
@@ -114,15 +114,15 @@ class BytesSource(Source):
     data: bytes = attrs.field(repr=lambda data: f"{len(data)} bytes")
 
     def prepare(self, name: str, max_size: int | None) -> AbstractAsyncContextManager[Content]:
-        """Return it as it is."""
+        """Return the bytes as they are."""
         return nullcontext(Content(Snapshot(len(self.data), self.data[:HEAD_BYTES]), self._open))
 
     def identity(self) -> tuple[str, str]:
-        """Recognise the same bytes."""
+        """Return a hash of the bytes."""
         return "bytes", hashlib.sha256(self.data).hexdigest()
 
     def held(self) -> Held:
-        """Return identity and size of its bytes."""
+        """Return ``id`` and size of its bytes."""
         return id(self.data), len(self.data)
 
     async def _open(self) -> Opened:
@@ -141,7 +141,7 @@ class OpenedBytes(Opened):
 
 
 def unreadable(name: str, error: BaseException) -> MeetingError:
-    """Return the error of a document that cannot be read."""
+    """Return the error for a document that cannot be read."""
     if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
         return ResourceExhausted(f"{name!r} cannot be opened: {error.strerror}")
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -149,7 +149,7 @@ def unreadable(name: str, error: BaseException) -> MeetingError:
 
 
 def _fix_of(name: str, error: BaseException) -> str:
-    """Return what to do about a path that names no file."""
+    """Return how to fix a path that names no file."""
     is_missing = isinstance(error, FileNotFoundError)
     is_content = is_missing and (_CONTENT.match(name) or len(name) > MAX_NAME)
     if is_content or getattr(error, "errno", None) == errno.ENAMETOOLONG:
@@ -165,11 +165,11 @@ MAX_NAME = 255
 """Longest name of a file in characters."""
 
 _CONTENT = re.compile(r"%PDF-|JVBERi|UEsDB|data:")
-"""Beginnings of documents, plain and in base64."""
+"""First characters of documents, plain and in base64, and of ``data:`` URLs."""
 
 
 def as_view(data: object) -> memoryview:
-    """Return a view of the single bytes of a buffer, as a ``read`` should return."""
+    """Return a view of what a ``read`` returned, byte by byte; ``TypeError`` if it is not bytes."""
     if data is None:
         raise TypeError("it returned None instead of bytes: it must wait for its bytes")
     try:

@@ -1,4 +1,4 @@
-"""Files that Django keeps: a model's field, whose storage is a folder or something else."""
+"""Files of Django's models, whose storage may be a folder or something else."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from meeting_async._threads import at_disk, leave_to_thread
 
 @attrs.frozen(eq=False)
 class StoredSource(Source):
-    """A file in a storage, read once for each upload. The storage may take long to open it."""
+    """A file in a storage. If the storage has no path for it, it is read once for each upload."""
 
     field: Any
 
     @asynccontextmanager
     async def prepare(self, name: str, max_size: int | None) -> AsyncGenerator[Content, None]:
-        """Ask the storage for a path; without one read the file from its beginning to its end."""
+        """Ask the storage for a path; without one spool the file."""
         path, storage = await at_disk(partial(self._path, name)), self.field.storage
         stream = StreamSource(_read_stored(storage, self.field.name))
         async with (PathSource(path, name) if path else stream).prepare(name, max_size) as content:

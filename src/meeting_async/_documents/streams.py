@@ -1,4 +1,4 @@
-"""Streams: bytes that can be read once, from an async iterable or a ``read`` that cannot seek.
+"""Streams: bytes that can be read only once, from an iterable or a file that cannot seek.
 
 A stream is spooled before its upload begins, so that its size is known and retries are possible:
 up to 1 MiB in memory, more in a temporary file in ``TMPDIR``. The file is written in threads, and
@@ -44,13 +44,13 @@ from meeting_async.errors import (
 T = TypeVar("T")
 
 PIECE_BYTES = 256 * 1024
-"""Most bytes that are read from a stream at once; about as many are written at once."""
+"""Most bytes that are read from a stream at once; about as many are written to disk at once."""
 
 MEMORY_BYTES = 1024**2
 """Most bytes of a spool in memory; a thousand waiting uploads use 1 GiB at most."""
 
 _CHECKPOINT_ITEMS = 64
-"""After so many items of a stream that never waits, other tasks run: well below 1 ms."""
+"""After so many items (well below 1 ms), other tasks run, even if the stream never waits."""
 
 _GRACE_SECONDS = 0.1
 """Two cleanups together stay within the 0.25 s by which a call may exceed its timeout."""
@@ -63,7 +63,7 @@ class StreamSource(Source):
     stream: Any
     """The caller's object."""
     iterate: Callable[[Any], AsyncIterator[object]] = aiter
-    """Makes its items: :func:`reads` or :func:`pulled` for what is not an async iterable."""
+    """Iterates over it: :func:`reads` or :func:`pulled` if it is not an async iterable."""
     size: int | None = None
     """Bytes, as declared; ``None`` if unknown."""
     replayable: bool = True
@@ -96,13 +96,17 @@ class StreamSource(Source):
                 yield content
         finally:
             await pieces.aclose()
-            await _close(name, self.stream)  # if the first piece was never asked for
+            await _close(name, self.stream)  # in case the first piece was never requested
 
     async def pieces(self, name: str) -> AsyncGenerator[memoryview, None]:
-        """Yield the bytes of a stream in pieces, exactly as many as were declared, if any.
+        """Yield the bytes of a stream in pieces of up to ``PIECE_BYTES``, without copying them.
 
-        Larger items are not copied. A piece is valid until the next one is requested: a producer
-        may reuse its buffer.
+        A piece is valid until the next one is requested: the stream may reuse its buffer.
+
+        Raises:
+            DocumentChanged: There are not exactly as many bytes as were declared.
+            DocumentUnreadable: The stream raised, or ended early.
+
         """
         items: AsyncIterator[object] | None = None
         count = size = 0
@@ -123,7 +127,7 @@ class StreamSource(Source):
                 _kept.pop(id(self.stream), None)
         except (DocumentError, ResourceExhausted):
             raise
-        except Exception as error:  # whatever somebody's stream raises
+        except Exception as error:  # whatever the stream raises
             raise unreadable(name, error) from error
         finally:
             await _close(name, items)
@@ -135,8 +139,8 @@ _used: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
 """Streams that were used, by ``id``: they need not be hashable."""
 
 _kept: dict[int, object] = {}
-"""Used streams without support for weak references. The rest of one must not be uploaded as if it
-were a document. One that was read to its end is empty, and is forgotten."""
+"""Used streams without support for weak references: the rest of one must not be uploaded as a
+document. One that was read to its end is forgotten."""
 
 MAX_KEPT = 100
 """Most streams that are kept, as each may hold a document; the oldest is forgotten."""
@@ -145,7 +149,7 @@ _claiming = threading.Lock()
 
 
 def _claim(stream: object) -> bool:
-    """Return whether a stream is used for the first time."""
+    """Mark a stream as used; return whether it was not used before."""
     with _claiming:
         if _used.get(id(stream)) is stream or id(stream) in _kept:
             return False
@@ -170,7 +174,7 @@ class _Unspooled(Opened):
     was_read: bool = False
 
     async def open(self) -> Opened:
-        """Read the stream, unless an attempt has read of it."""
+        """Return the stream itself; raise if an attempt has read from it."""
         if self.was_read:
             raise DocumentUnreadable(self.name, "the stream was already read by an attempt")
         return self
@@ -181,7 +185,7 @@ class _Unspooled(Opened):
         return bytes(await anext(self.pieces, b""))
 
     async def finish(self) -> None:
-        """Read the end of the stream; raise if it is longer than declared."""
+        """Read the end of the stream; raise ``DocumentChanged`` if more bytes come."""
         await anext(self.pieces, None)
 
 
@@ -203,7 +207,7 @@ async def spooled(
                 error.add_note("The stream was not read any further; it may be larger still.")
                 raise error
             memory += piece
-            del piece  # the frame lives as long as the upload
+            del piece  # this frame lives as long as the upload
             if len(memory) > (PIECE_BYTES if file else MEMORY_BYTES):
                 if file is None:
                     file = await _on_disk(name, TemporaryFile)
@@ -229,7 +233,7 @@ async def _on_disk(name: str, function: Callable[[], T]) -> T:
 
 
 def _written(name: str, function: Callable[[], T]) -> T:
-    """Write, and name the folder if that fails; there may be no usable one."""
+    """Write; if that fails, raise ``ResourceExhausted``, which names the folder."""
     import tempfile  # noqa: PLC0415 - takes time, and few need it
 
     try:
@@ -246,7 +250,7 @@ def _written(name: str, function: Callable[[], T]) -> T:
 class TemporaryFile:
     """A file that only its owner may read.
 
-    It is deleted by :meth:`delete`, with its last reference, or when the interpreter exits.
+    It is deleted by ``delete()``, with the last reference, or when the interpreter exits.
     """
 
     def __init__(self) -> None:
@@ -257,7 +261,7 @@ class TemporaryFile:
         os.close(descriptor)
 
     def append(self, data: bytearray) -> None:
-        """Write bytes at its end; a file that was deleted meanwhile is not made again."""
+        """Append bytes; a file that was deleted is not created again."""
         with open(self.path, "r+b", buffering=0) as file:
             file.seek(0, os.SEEK_END)
             view = memoryview(data)
@@ -266,7 +270,7 @@ class TemporaryFile:
 
 
 def _remove(path: str, process: int) -> None:
-    """Delete a file, but not the file of a parent process; a failure affects no upload."""
+    """Delete a file, but not a parent process's; a failure is only logged."""
     if os.getpid() != process:
         return
     try:
@@ -280,7 +284,7 @@ def _remove(path: str, process: int) -> None:
 
 
 def _check_end(name: str, stream: Any) -> None:
-    """Refuse a stream that has ended, and says that something is still to come.
+    """Raise if a stream has ended, but announced more bytes.
 
     ``http.client``, and so ``urlopen``, returns ``b""`` when the connection breaks (CPython issue
     115997). urllib3 raises, unless that is switched off.
@@ -303,7 +307,7 @@ def _check_declared(name: str, size: int, declared: int | None, *, has_ended: bo
 
 
 async def reads(file: Any) -> AsyncGenerator[object, None]:
-    """Yield what a file's ``read`` returns; a synchronous one runs in a thread."""
+    """Yield what a file's ``read`` returns; a synchronous ``read`` runs in a thread."""
     read = file.read
     is_async = inspect.iscoroutinefunction(read)
     while True:
@@ -316,7 +320,7 @@ async def reads(file: Any) -> AsyncGenerator[object, None]:
 
 
 async def pulled(items: Iterator[object]) -> AsyncGenerator[object, None]:
-    """Yield what a synchronous iterator does, which may block: it runs in threads."""
+    """Yield the items of a synchronous iterator, which runs in threads as it may block."""
     end = object()
     while (item := await at_disk(partial(next, items, end))) is not end:
         yield item
@@ -325,18 +329,18 @@ async def pulled(items: Iterator[object]) -> AsyncGenerator[object, None]:
 async def _close(name: str, iterator: Any) -> None:
     """Close a generator or a similar object, but not a file of the caller."""
     is_async = hasattr(iterator, "athrow")
-    if not is_async and getattr(iterator, "gi_running", True):  # no generator, or in a thread
+    if not is_async and getattr(iterator, "gi_running", True):  # not a generator, or running
         return
     with cleanup_scope():
         try:
             await (iterator.aclose() if is_async else in_thread(iterator.close))
-        except Exception as error:  # noqa: BLE001 - somebody's cleanup affects no upload
+        except Exception as error:  # noqa: BLE001 - a caller's cleanup affects no upload
             extra = {"action": "StreamNotClosed", "document": name}
             logger.warning("closing the stream %r raised %r", name, error, extra=extra)
 
 
 def cleanup_scope() -> anyio.CancelScope:
-    """Shield a cleanup, for 5 s at most, or for 0.1 s after the end of the call."""
+    """Shield a cleanup for at most 5 s, and at most 0.1 s after the call's time limit."""
     now = anyio.current_time()
     end = max(now, anyio.current_effective_deadline()) + _GRACE_SECONDS
     return anyio.CancelScope(shield=True, deadline=min(end, now + CLEANUP_SECONDS))

@@ -1,4 +1,4 @@
-"""One connection: no answer is ever lost.
+"""One connection, which does not lose an answer that comes early.
 
 A server or proxy may refuse while the body is still being sent, and then close. So before each
 piece of the body, and whenever the socket is full, what has arrived is parsed. A refusal whose head
@@ -22,32 +22,32 @@ from meeting_async._models import Reply, Request
 from meeting_async.errors import ConnectionLost, ReplyTooLarge, TransferTimeout, TransportError
 
 SHORT_BYTES = 16 * 1024
-"""Pieces up to this many bytes are gathered, so that a small request is one packet."""
+"""Pieces up to this many bytes are gathered, so that a small request is one write."""
 
 TURN_SECONDS = 0.0005
-"""Seconds for which fast lines are written to without letting other tasks run. The event loop's
-clock is too coarse for it on Windows, where it steps by 15.6 ms."""
+"""Seconds of writing to fast lines before other tasks run. Measured with ``perf_counter``: on
+Windows the event loop's clock steps by 15.6 ms."""
 
 AHEAD_BYTES = 64 * 1024
-"""Most bytes received while a body is being sent."""
+"""After this many bytes of a reply, no more are received while the body is being sent."""
 
 UNAUTHORIZED = {401, 407}
 """Refusals that count without their content: tinyproxy resets the connection while sending it."""
 
 EARLY_ANSWER_SECONDS = 0.05
-"""Seconds that a write waits for a full socket before it checks for an answer; each further wait is
-twice as long."""
+"""Seconds that a write waits for a full socket before it checks for an answer; further waits get
+longer."""
 
 CUT_BYTES = 256 * 1024
-"""Bytes of a reply up to which the rest of one that is cut is read and dropped, so that its
-connection can be used again: some 330 people in a room of a known server."""
+"""A reply of up to so many bytes that is cut is read to its end, so that its connection can be used
+again: some 330 people in a room of a known server."""
 
 CUT_SECONDS = 1.0
-"""Longest time in seconds for that."""
+"""Longest time in seconds for reading that rest."""
 
 CONTENT_SECONDS = 2.0
 """Longest time in seconds for the content of an answer to a request that was not sent to its end.
-Its status says enough, and servers that have not read everything often reset the connection."""
+Its status is enough, and servers that have not read everything often reset the connection."""
 
 
 NO_ANSWER = "the peer closed the connection without an answer"
@@ -56,17 +56,17 @@ OTHER_LENGTH = "the body is not as long as its Content-Length"
 
 
 class Peer:
-    """Who has answered a question about a room.
+    """Identifies the connection on which a check was answered.
 
-    While somebody has it, its connection stays open, for some seconds, and serves nobody else: a
-    server that ends closes it.
+    While this object exists, the connection stays open for some seconds, and only requests with
+    this peer use it. If the server stops, it closes the connection, and the restart is noticed.
     """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """Be ``None`` in a copy of a reply, which may be kept or go anywhere."""
+        """Become ``None`` in a copy or a pickle of a reply."""
         return type(None), ()
 
 
@@ -76,22 +76,22 @@ class Connection:
     def __init__(self, origin: Origin, stream: Stream, address: Address | None = None) -> None:
         self.origin, self.stream, self.address = origin, stream, address
         self.idle_since: float | None = None
-        """On the clock of the event loop; ``None`` before its first request has ended."""
+        """On the event loop's clock; ``None`` before its first request has ended."""
         self.was_answered = False
-        """Whether anything came after its last request."""
+        """Whether anything was received after its last request."""
         self.may_go_on = False
-        """Whether another request may follow: what came was one whole reply, no more."""
+        """Whether another request may follow: exactly one whole reply was received."""
         self.has_left = False
-        """Whether the peer has closed it after an answer: perhaps it has restarted since."""
+        """Whether it was closed after an answer: the server may have restarted since."""
         self._peers = weakref.WeakSet[Peer]()
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody needs it to stay open."""
+        """Whether no :class:`Peer` needs it to stay open."""
         return not self._peers
 
     def new_peer(self) -> Peer:
-        """Return what a reply says of who has answered."""
+        """Return the ``peer`` for a reply on this connection."""
         self._peers.add(made := Peer(self))
         return made
 
@@ -99,12 +99,12 @@ class Connection:
         """Send a request and return its reply.
 
         Args:
-            request: What to send. Its limits count from here on.
-            target: What follows the method.
-            sharing: Requests that share the event loop's time, this one included.
+            request: What to send. Its time limits begin here.
+            target: The request target (RFC 9112 section 3.2).
+            sharing: Number of requests that share the event loop, this one included.
 
         Raises:
-            TransportError: There is no complete reply, and ``sent`` says how much was sent.
+            TransportError: No complete reply arrived; ``sent`` has the bytes of the body.
             Exception: The body raised it.
 
         """
@@ -119,7 +119,7 @@ class Connection:
 
 
 class _Unsendable(Exception):
-    """The rest of the request is not worth sending: the peer has refused, or left."""
+    """The rest of the request is not worth sending: the peer has refused it, or closed."""
 
 
 class _Exchange:
@@ -138,7 +138,7 @@ class _Exchange:
 
     @property
     def has_arrived(self) -> bool:
-        """Whether anything has come from the peer."""
+        """Whether anything was received."""
         return self._arrived > 0
 
     @property
@@ -149,20 +149,20 @@ class _Exchange:
 
     @property
     def _is_too_long(self) -> bool:
-        """Whether so much has come that the rest is not read."""
+        """Whether so much was received that the rest is not read."""
         most = self._request.max_reply_bytes
         most = max(most, CUT_BYTES) if self._request.cut_reply else most
         return len(self._parser.content) > most
 
     @property
     def _is_cut(self) -> bool:
-        """Whether the content that counts has come, and goes on."""
+        """Whether the reply is longer than ``max_reply_bytes``, and is to be cut."""
         return self._request.cut_reply and len(self._parser.content) > self._request.max_reply_bytes
 
     async def run(self, target: bytes, origin: Origin) -> Reply:
-        """Send the request, as far as it is worth sending, and return the reply, if it counts.
+        """Send the request, or as much as is worth sending, and return the reply.
 
-        What the body raises is raised.
+        Raises as :meth:`Connection.send`.
         """
         if await self._done(self._send_head(target, origin)) and await self._send_body():
             await self._done(self._send_end())
@@ -176,7 +176,7 @@ class _Exchange:
             self._failure and not (self._is_cut or self._counts_without_content(parser.status))
         ):
             is_refused = bool(not self._arrived and alert_about_certificate(self._failure))
-            raise translated(  # in no local variable, as its frames may show headers
+            raise translated(  # not kept in a local variable: its frames may show headers
                 self._failure or ConnectionLost(NO_ANSWER),
                 origin.name,
                 connecting=is_refused,
@@ -195,13 +195,13 @@ class _Exchange:
         return (status >= 300 and self._stream.is_midway) or status in UNAUTHORIZED
 
     async def _done(self, step: Awaitable[None]) -> bool:
-        """Take a step of sending; return whether the next one may follow."""
+        """Run a step of sending; return whether the next one may follow."""
         try:
             await step
         except TransportError as error:
             self._failure = error
-        except (_Unsendable, OSError) as error:  # the answer may be there all the same
-            if alert_about_certificate(error):  # which OpenSSL says once
+        except (_Unsendable, OSError) as error:  # an answer may have arrived
+            if alert_about_certificate(error):  # OpenSSL raises it only once
                 self._failure = error
         else:
             return True
@@ -251,7 +251,7 @@ class _Exchange:
     async def _push(self, data: memoryview) -> None:
         stream = self._stream
         stream.resume()
-        if stream.sent or not stream.is_drained:  # else it was just looked whether it is quiet
+        if stream.sent or not stream.is_drained:  # else it was just found quiet
             self._take_early_answer()
         while data:
             data = data[stream.push(data) :]
@@ -260,7 +260,7 @@ class _Exchange:
                 data = data[stream.push(data) :]
 
     async def _wait_for_space(self) -> None:
-        """Wait until the socket may accept more, and look for an answer meanwhile."""
+        """Wait until the socket may accept more, then look for an early answer."""
         limit, stalled = self._request.stall_timeout, self._now() - self._stream.moved
         if stalled >= limit:
             if self._parser.status is not None:
@@ -272,13 +272,13 @@ class _Exchange:
         self._take_early_answer()
 
     def _take_early_answer(self) -> None:
-        """Take in what has arrived while there is something to send: a 409, 413 or 503 ends it.
+        """Parse what has arrived while the request is being sent: a status from 300 on ends it.
 
         A success does not stop the sending.
         """
         stream = self._stream
         while not stream.has_ended and self._arrived < AHEAD_BYTES and self._take_in():
-            pass  # it may have come in small pieces
+            pass  # it may have arrived in small pieces
         if not self._arrived and not stream.has_ended:
             return
         self._check()
@@ -315,7 +315,7 @@ class _Exchange:
         self._take_in()
 
     def _take_in(self) -> bool:
-        """Parse one piece of what has arrived; return whether anything has, the end included."""
+        """Parse one piece of what has arrived; return whether there was one, the end included."""
         data = self._stream.receive()
         if data is None:
             return False
@@ -323,17 +323,17 @@ class _Exchange:
         if not data:
             parser.end()
         elif not self._arrived and not b"HTTP/".startswith(start := data[:5]):
-            del data  # which may repeat the request
+            del data  # it may repeat the request, and tracebacks show locals
             raise _no_http(start)
         else:
             self._arrived += len(data)
             parser.feed(data)
-            if parser.interim > interim:  # what came early was the beginning of this
+            if parser.interim > interim:  # what came early was this interim reply
                 self._is_early = False
         return True
 
     def _check(self) -> None:
-        """Raise what the peer has done wrong."""
+        """Raise ``ConnectionLost`` if the peer has closed without an answer, or broken HTTP."""
         if self._stream.has_ended and not self._arrived:
             raise ConnectionLost(NO_ANSWER)
         if self._parser.problem is not None:
@@ -341,7 +341,7 @@ class _Exchange:
 
 
 def _no_http(start: bytes) -> ConnectionLost:
-    """Return the error for the first bytes of a peer that speaks something else."""
+    """Return the error for a peer that does not speak HTTP, by its first bytes."""
     is_tls = start[0] in {0x15, 0x16}  # an alert, a handshake (RFC 8446 section 5.1)
     what = "TLS: use https:// in" if is_tls else "no HTTP/1.1: check scheme and port of"
     error = ConnectionLost(f"the port speaks {what} the base URL")

@@ -24,8 +24,8 @@ IDLE_CONNECTIONS = 20
 """Idle connections that are kept, to all origins together; httpx's own default."""
 
 IDLE_SECONDS = 4.0
-"""Seconds after which they are not used again: common servers close theirs after 5 s or later
-(uvicorn). Their age is looked at when one is taken or kept."""
+"""Seconds after which they are not used again: common servers close theirs after 5 s (uvicorn) or
+later. Old ones are closed when another one is needed or becomes idle."""
 
 CLOSED = "the transport was closed"
 CLOSED_SINCE = "the server closed the connection on which it was asked about the room"
@@ -37,7 +37,7 @@ class Connections:
     def __init__(self, origins: Origins) -> None:
         self.loop = anyio.lowlevel.current_token()
         self.in_use = 0
-        """Requests that are being sent."""
+        """Number of requests that are being sent."""
         self._now = clock_of(self.loop)
         self._origins = origins
         self._locating = anyio.Lock()
@@ -48,10 +48,13 @@ class Connections:
         self._is_closed = False
 
     async def send(self, request: Request) -> Reply:
-        """Send a request on a new connection, or on an idle one if it is idempotent."""
+        """Send a request on a new connection, or on an idle one if it is idempotent.
+
+        If the server has just closed that one without an answer, a new one is used.
+        """
         self.in_use += 1
         try:
-            self._check_asked(request)  # also now, for no connection in vain
+            self._check_asked(request)  # already before connecting, which would be useless
             connection, target = await self._connected(request)
             self._check_asked(request, connection)
             is_kept = connection.idle_since is not None
@@ -62,7 +65,7 @@ class Connections:
                 error.stale = connection.has_left and request.peer is not None
                 if error.stale or not connection.has_left:
                     raise
-            # The server has closed it at the same moment (RFC 9112 section 9.3.1).
+            # The server closed it at the same moment (RFC 9112 section 9.3.1).
             return await self._use(*await self._connected(request, may_keep=False), request)
         except errors.TransportError as error:
             if not self._is_closed:
@@ -87,7 +90,7 @@ class Connections:
     async def _connected(
         self, request: Request, *, may_keep: bool = True
     ) -> tuple[Connection, bytes]:
-        """Return a connection to the server of a request, and the request's target."""
+        """Return a connection for a request, and the request target."""
         name, seconds = "", request.connect_timeout
         try:
             located = self._origins.located(request.url)
@@ -109,10 +112,10 @@ class Connections:
             return Connection(origin, Stream(sock, tls, self.loop), address), target
         except Exception as error:  # noqa: BLE001 - what is not in the table is raised as it is
             failure = translated(error, name, connecting=True, sent=0)
-        raise failure  # outside, as some errors quote headers and must not be its context
+        raise failure  # outside the block: some errors quote headers and must not be its context
 
     async def _in_time(self, step: Awaitable[T], seconds: float, through: str = "") -> T:
-        """Await a step of connecting; it ends when the time is up, or when this is closed."""
+        """Await a step of connecting; `ConnectFailed` after ``seconds``, or if this is closed."""
         connecting = anyio.move_on_after(seconds)
         self._connecting.add(connecting)
         try:
@@ -127,7 +130,7 @@ class Connections:
         try:
             self._check_open()  # it may have been closed when this one was connected
             reply = await connection.send(request, target, self.in_use)
-            # One that is closed with its answer may belong to a server that ends.
+            # If the server closed it with its answer, the server may be stopping.
             is_closed = not (reply.is_cut or connection.may_go_on)
             connection.has_left = is_closed and _may_reuse(request)
             if request.is_check:
@@ -151,7 +154,7 @@ class Connections:
             raise errors.ConnectFailed(CLOSED)
 
     def _check_asked(self, request: Request, connection: Connection | None = None) -> None:
-        """Send nothing to a server that may have restarted since it was asked about the room."""
+        """Raise ``ConnectFailed`` if the server may have restarted since the check."""
         asked: Connection | None = request.peer and request.peer.connection
         if asked is None or asked is connection or not self._has_left(asked):
             return
@@ -164,7 +167,7 @@ class Connections:
     # --- idle connections ------------------------------------------------------------------------
 
     def _take_idle(self, origin: Origin, asked: Connection | None) -> Connection | None:
-        """Take the connection on which the question before was asked, else any that is free."""
+        """Take the connection of the check, if the request follows one, else any that is free."""
         found = (one for one in reversed(self._idle) if one.origin is origin and one.is_free)
         for connection in [*found] if asked is None else [asked] if asked in self._idle else []:
             if not self._has_left(connection):
@@ -173,13 +176,13 @@ class Connections:
         return None
 
     def _has_left(self, connection: Connection) -> bool:
-        """Return whether the peer has closed a connection after an answer, as far as is known."""
+        """Return ``has_left`` of a connection; an idle one is looked at now."""
         if connection in self._idle and not connection.stream.is_quiet():
             self._drop(connection)
         return connection.has_left
 
     def _drop_idle(self, most: int) -> None:
-        """Close those that are too old, and the oldest of more than so many that are free."""
+        """Close idle connections that are too old, and the oldest free ones above ``most``."""
         if not self._idle:
             return
         oldest = self._now() - IDLE_SECONDS
@@ -189,12 +192,12 @@ class Connections:
             self._drop(connection)
 
     def _drop(self, connection: Connection) -> None:
-        """Close an idle connection: what its peer does from now on is not noticed."""
+        """Close an idle connection; a restart of its server is not noticed any more."""
         self._idle.remove(connection)
         connection.stream.close()
         connection.has_left = True
 
 
 def _may_reuse(request: Request) -> bool:
-    """Return whether an idle connection may be used; the server may have closed it."""
+    """Return whether an idle connection may be used, though the server may have closed it."""
     return request.idempotent and isinstance(request.body, bytes)

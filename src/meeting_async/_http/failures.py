@@ -1,7 +1,6 @@
-"""One table from exceptions of the network and of HTTP libraries to ours.
+"""One table that maps exceptions of the network and of HTTP libraries to ours.
 
-It matches names of classes, which httpx and its fork httpx2 share, so none of them is imported for
-it.
+It matches names of classes, which httpx and its fork httpx2 share, so neither is imported.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _MEANINGS: tuple[tuple[str, type[errors.TransportError], str], ...] = (
         "the connection broke",
     ),
 )
-"""Names of exceptions, our class, and its text. The first match counts."""
+"""Names of exceptions or of their base classes, our class, and its text. The first match counts."""
 
 
 def is_exhaustion(error: BaseException) -> bool:
@@ -59,7 +58,7 @@ def _meaning(
 ) -> tuple[type[errors.TransportError], str] | None:
     names = {kind.__name__ for kind in type(error).__mro__}
     found = next((row for row in _MEANINGS if names.intersection(row[0].split())), None)
-    if connecting and (found or isinstance(error, ValueError)):  # of a host name, from ssl, socket
+    if connecting and (found or isinstance(error, ValueError)):  # ssl and socket: bad host name
         is_exhausted = is_exhaustion(error)
         return errors.ResourceExhausted if is_exhausted else errors.ConnectFailed, "no connection"
     if found is None:
@@ -75,15 +74,15 @@ def _made(error: Exception, connecting: bool | None) -> Exception:
     if meaning is None:
         return error
     kind, words = meaning
-    if name == "LocalProtocolError":  # its text and its frames show the header that is wrong
+    if name == "LocalProtocolError":  # its text and its frames show the wrong header
         return kind(f"{words} ({name})")
     text = one_line(str(error).strip())
     if "ProtocolError" in name:  # it quotes the peer, who may repeat the request
         return kind(f"{words} ({text.partition(': ')[0]})")
-    # Of a broken connection only what the server says of a certificate is sure to come again.
+    # If a connection broke, only an alert about a certificate is sure to come again.
     is_unconnected = issubclass(kind, errors.ConnectFailed)
     lasting = _lasting(error, _lasting_reason if is_unconnected else _certificate_reason)
-    quotes_peer = name == "ProxyError" and text[:3].isdigit()  # a status, and words of the proxy
+    quotes_peer = name == "ProxyError" and text[:3].isdigit()  # status and text of the proxy
     text = f"the proxy says HTTP {text[:3]}" if quotes_peer else text
     made = kind(lasting or f"{words} ({text or name})")
     made.permanent = bool(lasting)
@@ -94,7 +93,7 @@ def _made(error: Exception, connecting: bool | None) -> Exception:
 # --- permanent failures ---------------------------------------------------------------------------
 
 _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "BAD_RECORD_TYPE"}
-"""What OpenSSL says of a peer that speaks something else."""
+"""OpenSSL's reasons if the peer does not speak TLS."""
 
 _OTHER_NAME = "is for another name ({})", "use a name of it in the base URL"
 
@@ -107,10 +106,11 @@ _CERTIFICATES = {
 """By ``X509_V_ERR_…``: not valid yet, expired, another name, another address."""
 
 _NO_ISSUER = {2, 20, 21}
-"""``X509_V_ERR_UNABLE_TO_…``: the issuer of a certificate was neither sent nor is it trusted."""
+"""``X509_V_ERR_UNABLE_TO_…``: a certificate's issuer is not trusted, and was not sent."""
 
 _BROKEN_RULES = {32, *range(79, 95)}
-"""From ``X509_V_ERR_INVALID_CA`` on: most are checked with ``ssl.VERIFY_X509_STRICT`` only."""
+"""``X509_V_ERR_KEYUSAGE_NO_CERTSIGN``, and from ``X509_V_ERR_INVALID_CA`` on: most of them need
+``ssl.VERIFY_X509_STRICT``."""
 
 _RULES = (
     "does not follow the standard ({})",
@@ -134,18 +134,18 @@ MAX_CAUSES = 10
 
 
 def _lasting(error: BaseException | None, read: Callable[[BaseException], str]) -> str:
-    """Return what is wrong and how to fix it, if the error would come again; else ``""``."""
+    """Return what ``read`` says of an error or of its causes; ``""``: it may not come again."""
     for _ in range(MAX_CAUSES):
         if error is None:
             break
         if reason := read(error):
             return reason
-        error = error.__cause__ or error.__context__  # HTTP libraries have one of their own
+        error = error.__cause__ or error.__context__  # HTTP libraries wrap errors
     return ""
 
 
 def certificate_problem(error: BaseException | None) -> tuple[str, str] | None:
-    """Return what is wrong with a certificate and how to fix it, if that is the error."""
+    """Return what is wrong with a certificate and how to fix it; ``None``: another error."""
     if said := alert_about_certificate(error):
         words = said.replace("_", " ").lower()
         problem = "wants a client certificate that it accepts"
@@ -165,30 +165,30 @@ _ABOUT_CERTIFICATES = {
     *("BAD_CERTIFICATE", "UNSUPPORTED_CERTIFICATE", "CERTIFICATE_REVOKED", "CERTIFICATE_EXPIRED"),
     *("CERTIFICATE_UNKNOWN", "UNKNOWN_CA", "ACCESS_DENIED", "CERTIFICATE_REQUIRED", _NO_CIPHER),
 }
-"""Alerts with which servers refuse a client's certificate, or that there is none (RFC 8446 section
-6.2). With TLS 1.2 the last one may also mean that there is no cipher in common."""
+"""Alerts of a server that refuses the client's certificate, or a missing one (RFC 8446 section
+6.2). The last one may also mean that there is no cipher in common."""
 
 
 def alert_about_certificate(error: object) -> str:
-    """Return with which alert a server has refused a client's certificate, or that there is none.
+    """Return the server's alert about the client's certificate; ``""``: another error.
 
-    With TLS 1.3 it says so after the client's handshake, and has read nothing of the request.
+    With TLS 1.3 it comes after the client's handshake; the server has read nothing of the request.
     """
     said = str(error.reason).partition("ALERT_")[2] if isinstance(error, ssl.SSLError) else ""
     return said if said in _ABOUT_CERTIFICATES else ""
 
 
 MAX_OWN_AUTHORITIES = 20
-"""Whoever trusts fewer has given them. Files of public authorities have more than a hundred."""
+"""A context with fewer has authorities of the caller's own: public ones are more than a hundred."""
 
 
 def mark_authorities(error: ssl.SSLCertVerificationError, context: ssl.SSLContext | None) -> None:
-    """Note how many authorities are trusted."""
+    """Add the number of trusted authorities to an error."""
     vars(error)["authorities"] = context.cert_store_stats()["x509"] if context else 0
 
 
 def _trusted_by(error: ssl.SSLCertVerificationError) -> str:
-    """Return how to make a certificate trusted, without asking for what was already given."""
+    """Return how to make a certificate trusted; do not ask for what was already given."""
     is_given = 0 < vars(error).get("authorities", 0) < MAX_OWN_AUTHORITIES
     if error.verify_code not in _NO_ISSUER:
         return f"{_OTHER_AUTHORITY}: give the right one" if is_given else _GIVE_FILE

@@ -1,8 +1,8 @@
-"""Messages of HTTP/1.1 (RFC 9112), without a socket: heads of requests out, replies in.
+"""Messages of HTTP/1.1 (RFC 9112), without I/O: heads of requests out, replies in.
 
-llhttp, the parser of Node.js, reads heads and chunks. It cannot be told what was asked, nor that
-the connection has ended, and it refuses some heads that a client may understand. So the bounds of a
-reply are found here, and a head that it refuses is written in a plain way and read once more.
+llhttp, the parser of Node.js, reads heads and chunks. It does not know the request's method, nor
+when the connection has ended, and it refuses some heads that a client may accept. So the end of a
+reply is found here, and a head that llhttp refuses is normalised and parsed once more.
 """
 
 from __future__ import annotations
@@ -22,27 +22,32 @@ _REQUEST_HEAD = re.compile(
     rb"%b [!-~]+ HTTP/1\.1\r\nHost: [!-~]+\r\n"
     rb"(?:(?!(?i:host|transfer-encoding):)%b: %b\r\n)*\r\n" % (_TOKEN, _TOKEN, _VALUE)
 )
-"""A body has a length: it is never sent in chunks."""
+"""``Host`` first, and no ``Transfer-Encoding``: a body always has a ``Content-Length``."""
 
 
 def request_head(method: bytes, target: bytes, headers: HeaderPairs) -> Secret:
     """Return the head of a request, whose first header is ``Host``.
 
     Raises:
-        ConnectionLost: A header, or something else, cannot be sent. No frame shows it.
+        ConnectionLost: Something in it cannot be sent. No frame of the traceback shows it.
 
     """
     lines = [b"%b: %b\r\n" % pair for pair in headers]
     head = Secret(b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target, b"".join(lines)))
     del lines
-    # A line break in a value would make a header of its own.
+    # A line break in a value would begin another header.
     if not _REQUEST_HEAD.fullmatch(head) or head.count(b"\n") != len(headers) + 2:
         raise ConnectionLost("the request has a header that cannot be sent")
     return head
 
 
 def declared_length(headers: HeaderPairs) -> int:
-    """Return the ``Content-Length`` of a request; without one it has no body."""
+    """Return the ``Content-Length`` of a request; 0 without one.
+
+    Raises:
+        ConnectionLost: There are several, or it is not a number.
+
+    """
     found = [value for name, value in headers if name.lower() == b"content-length"]
     if len(found) > 1 or not all(value.isdigit() for value in found):
         raise ConnectionLost("the request has no usable Content-Length")
@@ -52,7 +57,7 @@ def declared_length(headers: HeaderPairs) -> int:
 # --- replies -------------------------------------------------------------------------------------
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Longest head of a reply, and most bytes without content, such as trailers, within it."""
+"""Longest head of a reply, and most bytes in a row that are not content, such as trailers."""
 
 MAX_INTERIM_REPLIES = 100
 """Most interim replies; known servers send one or two."""
@@ -70,42 +75,42 @@ NO_CONTENT = {204, 304}
 class ReplyParser:
     """The reply to one request: interim replies, head, content.
 
-    What has gone wrong is said by ``problem``. It is not raised here: frames of this class hold
-    what the peer has sent, who may repeat the request.
+    An error is not raised, but described by ``problem``: frames of this class hold what the peer
+    has sent, and it may repeat the request.
     """
 
     def __init__(self, method: str) -> None:
         self.problem: str | None = None
         self.status: int | None = None
-        """Of the final reply, once its head is complete."""
+        """Status of the final reply, once its head is complete."""
         self.headers: HeaderPairs = ()
         self.content = bytearray()
         self.is_complete = self.has_surplus = False
-        """Whether all of it has come; whether more has come than that."""
+        """Whether all of it was received; whether more than that was received."""
         self.interim = 0
-        """Interim replies so far."""
+        """Number of interim replies (1xx) so far."""
         self._has_content = method != "HEAD"
         self._head = bytearray()
         self._left: int | None = None
-        """Bytes of content that are missing; ``None``: as many as come until the end."""
+        """Bytes of content that are missing; ``None``: all until the connection ends."""
         self._chunks: httptools.HttpResponseParser | None = None
         self._body = _Events()
         self._overhead = 0
-        """Bytes since the last of the content."""
+        """Bytes since the last content."""
         self._may_follow = False
 
     @property
     def has_begun(self) -> bool:
-        """Whether some of the final reply may have come: what came is not all of interim ones."""
+        """Whether some of the final reply may have been received, not only interim replies."""
         return self.status is not None or bool(self._head)
 
     @property
     def may_follow(self) -> bool:
-        """Whether another reply may follow on the connection: this one is whole, and was all."""
+        """Whether the connection can be used again after this reply."""
         return self.is_complete and self._may_follow and not self.has_surplus
 
     def feed(self, data: bytes) -> None:
-        """Take what has come; nothing that follows a problem counts."""
+        """Parse received bytes; what follows a problem is ignored."""
         if self.is_complete:
             self.has_surplus = True
         if self.is_complete or self.problem is not None:
@@ -119,7 +124,7 @@ class ReplyParser:
             self.problem = str(error)
 
     def end(self) -> None:
-        """Take note that the connection has ended."""
+        """Called when the connection has ended."""
         if self.status is not None and self._left is None and self._chunks is None:
             self.is_complete = True
         elif not self.is_complete:
@@ -129,7 +134,7 @@ class ReplyParser:
 
     def _read_heads(self, data: bytes) -> bytes:
         """Read up to the end of the final head; return what follows it."""
-        searched = max(0, len(self._head) - 3)  # so that byte by byte takes no longer
+        searched = max(0, len(self._head) - 3)  # linear time, also byte by byte
         self._head += data
         while self.status is None and (end := _BLANK_LINE.search(self._head, searched)):
             self._read_head(bytes(self._head[: end.end()]))
@@ -148,7 +153,7 @@ class ReplyParser:
         events = _Events()
         parser = _parsed(head, events)
         status = parser.get_status_code()
-        if status < 100 or status == 101:  # nobody has asked for another protocol
+        if status < 100 or status == 101:  # no request asks for another protocol
             raise _Broken(BAD_STATUS)
         if status < 200:
             self.interim += 1
@@ -161,16 +166,16 @@ class ReplyParser:
             self._left = 0
         elif codings == [b"chunked"]:
             self._chunks, self._body = parser, events
-            # Old servers fill sizes up with blanks; a trailer may have any name.
+            # Old servers pad sizes with blanks; a trailer may have any name.
             parser.set_dangerous_leniencies(
                 lenient_spaces_after_chunk_size=True, lenient_chunked_length=True
             )
-        elif codings:  # none was accepted
+        elif codings:  # requests have no TE header
             raise _Broken("an unknown Transfer-Encoding")
         elif lengths:
             self._left = int(lengths[0])
         is_clear = self._left is not None
-        if self._chunks is not None:  # a length besides may be meant to smuggle a reply in (6.1)
+        if self._chunks is not None:  # with a length, too: perhaps smuggling (RFC 9112 section 6.1)
             is_clear = not _LENGTH.search(head)
         is_kept = head.startswith(b"HTTP/1.1") and b"close" not in events.framing[b"connection"]
         self._may_follow = is_clear and is_kept
@@ -190,7 +195,7 @@ class ReplyParser:
             self.has_surplus = self._left < 0
 
     def _read_chunks(self, chunks: httptools.HttpResponseParser, data: bytes) -> None:
-        """Read chunks, the last byte by itself, as llhttp hides where a reply ends."""
+        """Read chunks, the last byte by itself: llhttp does not tell where a reply ends."""
         body = self._body
         for part in (memoryview(data)[:-1], data[-1:]) if data else ():
             if body.is_complete:
@@ -210,16 +215,16 @@ class ReplyParser:
 
 
 class _Broken(Exception):
-    """The peer does not keep to HTTP/1.1."""
+    """The peer violates HTTP/1.1."""
 
 
 class _Events:
-    """What llhttp tells of one reply. It is no part of the parser, as it would never be freed."""
+    """Callbacks of llhttp for one reply. Separate: as a part of `ReplyParser` it would leak."""
 
     def __init__(self) -> None:
         self.headers: list[tuple[bytes, bytes]] = []
         self.framing: dict[bytes, list[bytes]] = {name: [] for name in _FRAMING}
-        """Values of the headers that are lists and concern the framing, in lower case."""
+        """Items of the headers about framing, in lower case."""
         self.content = bytearray()
         self.is_complete = False
 
@@ -230,7 +235,7 @@ class _Events:
             values.clear()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header, or a trailer, which nobody looks at."""
+        """Keep a header, or a trailer, which is not used."""
         self.headers.append((name, value := value.rstrip(b" \t")))
         if len(name) in _FRAMING_LENGTHS and (found := self.framing.get(name.lower())) is not None:
             found += [item for item in _items(value.lower()) if item]
@@ -254,7 +259,7 @@ def _items(value: bytes) -> list[bytes]:
 
 
 def _check_start(head: bytes | bytearray) -> None:
-    """Do not wait for more of what is no head; llhttp knows other protocols, and NUL in reasons."""
+    """Refuse at once what is not HTTP; llhttp accepts other protocols, and NUL in a reason."""
     if not b"HTTP/".startswith(head[:5]) or b"\0" in head:
         raise _Broken("it is no HTTP")
 
@@ -284,7 +289,7 @@ _LENGTH = re.compile(rb"\r?\n(?i:content-length):([^\r\n]*)")
 
 
 def _in_plain_form(head: bytes) -> bytes:
-    """Return a head without what a client may understand though it should not be sent.
+    """Return a head without what must not be sent, but may be accepted.
 
     A single LF at the end of a line (RFC 9112 section 2.2), folded lines (5.2), the same length
     several times or besides chunks (6.3), control characters in values (RFC 9110 section 5.5).

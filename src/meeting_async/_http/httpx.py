@@ -1,4 +1,4 @@
-"""Requests through the caller's client: httpx, its fork httpx2, or a compatible one."""
+"""Requests through the caller's own client: httpx, its fork httpx2, or a compatible one."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ class ExternalClient(Protocol):
 class HttpxTransport:
     """A transport through your own client, with its hooks, mocks and proxies.
 
-    An answer that arrives while the body is still being sent may be lost with it: then the outcome
-    of an upload is unknown. The client's event hooks and debug logs get the signed headers.
-    What it adds by ``auth``, ``headers`` and ``cookies`` is replaced in replies that repeat it.
-    A hook that calls ``raise_for_status()`` should first ``await response.aread()``: otherwise only
-    the status of such an answer is known.
+    With it, an answer that arrives while the body is still being sent may be lost: then the outcome
+    of the upload is unknown. The client's event hooks and debug logs see the signed headers.
+    Credentials that it adds (``auth``, ``headers``, ``cookies``) are hidden where a reply repeats
+    them. A hook that calls ``raise_for_status()`` should first ``await response.aread()``:
+    otherwise the content of the reply is not known.
 
     Args:
         client: Your ``httpx.AsyncClient``, or that of its fork httpx2. It is used unchanged and
             never closed.
 
     Raises:
-        ConfigurationError: It is not such a client.
+        ConfigurationError: ``client`` is not such a client.
 
     """
 
@@ -67,14 +67,14 @@ class HttpxTransport:
         self._client: Any = client
         self._is_closed = False
         self._speaks_http2 = False
-        """Whether the last connection did. HTTP/2 says to which request an answer belongs, and has
-        no header ``Connection``."""
+        """Whether the last connection did. HTTP/2 matches replies to requests, and has no header
+        ``Connection``."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} with your own client>"
 
     async def send(self, request: Request, /) -> Reply:
-        """Send ``request``; see :class:`~meeting_async.transports.Transport`."""
+        """Send ``request``; see :meth:`~meeting_async.transports.Transport.send`."""
         if self._is_closed:
             raise RuntimeError("this transport is closed: make a new one")
         exchange = _Exchange(self._client, request, may_reuse=self._speaks_http2)
@@ -94,7 +94,7 @@ class HttpxTransport:
             return reply
         if is_unsent:
             return await self.send(request)
-        raise failure  # outside, as some errors quote headers and must not be its context
+        raise failure  # outside the block: some errors quote headers and must not be its context
 
     async def aclose(self) -> None:
         """Send nothing more. The client stays open."""
@@ -102,7 +102,7 @@ class HttpxTransport:
 
 
 def _name_for_tls(url: str) -> dict[str, str]:
-    """Return the option for a host with a dot at its end, which no certificate has."""
+    """Return the TLS option for a host that ends with a dot, which no certificate does."""
     host = urlsplit(url).hostname or ""
     return {"sni_hostname": host.rstrip(".")} if host.endswith(".") else {}
 
@@ -118,16 +118,17 @@ class _Exchange:
     def __init__(self, client: ExternalClient, request: Request, *, may_reuse: bool) -> None:
         self._client, self._request = client, request
         self.is_closing = not may_reuse
-        """Else a second answer to this request would be taken for the answer to the next one."""
+        """Whether to send ``Connection: close``: a second answer to this request must not be taken
+        for the answer to the next one."""
         self._limit = anyio.CancelScope()
-        """Ends the reply when it takes too long, or is too long."""
+        """Ends a reply that takes too long, or is too long."""
         self._response: Any = None
         self._content = bytearray()
         self._is_early = self._is_complete = self._is_unread = False
         self.body = _RequestBody(request.body, self._begin_reply)
 
     async def run(self) -> Reply:
-        """Return the reply; the response of the client is closed then."""
+        """Return the reply, and close the client's response."""
         try:
             with self._limit:
                 await self._receive_reply()
@@ -143,7 +144,7 @@ class _Exchange:
             bytes(self._content[: self._request.max_reply_bytes]),
             early=self._is_early,
             is_cut=self._is_cut,
-            added=response.request.headers.raw,  # its client's auth=, headers= and cookies=, too
+            added=response.request.headers.raw,  # also of the client's auth=, headers=, cookies=
         )
 
     @property
@@ -178,7 +179,7 @@ class _Exchange:
         try:
             self._response = await self._client.send(made, stream=True, follow_redirects=False)
         except Exception as error:
-            # Of a hook with raise_for_status(); but not if it asked something else.
+            # From a hook with raise_for_status(), unless it is about another request.
             response = getattr(error, "response", None)
             if response is None or response.request is not made:
                 raise
@@ -189,7 +190,7 @@ class _Exchange:
         await self._receive_content()
 
     async def _receive_content(self) -> None:
-        """Read a reply without decoding, so that a small one cannot become a large one."""
+        """Read a reply without decompression: a small one cannot become a large one."""
         if getattr(self._response, "is_stream_consumed", False):  # by a mock or a hook
             self._take(self._response.content)
         elif getattr(self._response, "is_closed", False):  # by a hook that raised
@@ -203,7 +204,7 @@ class _Exchange:
 
     def _take(self, chunk: bytes) -> None:
         self._content += chunk
-        if self._is_too_long:  # not by leaving the loop, which leaves generators to the event loop
+        if self._is_too_long:  # leaving the loop instead would leave generators unfinished
             self._limit.cancel()
 
     def _begin_reply(self) -> None:
@@ -217,7 +218,7 @@ class _Exchange:
 
 
 async def _close(response: Any, *, is_read: bool) -> None:
-    """Close a response. Once it is read, nothing that happens here changes what it said."""
+    """Close a response. If it was read, no error here changes the result."""
     try:
         with anyio.move_on_after(CLEANUP_SECONDS, shield=True):
             await response.aclose()
@@ -230,11 +231,11 @@ async def _close(response: Any, *, is_read: bool) -> None:
         if not is_read or task is None:
             raise
         task.uncancel()
-        task.cancel()  # again, at the next await, when the reply has been taken
+        task.cancel()  # again, at the next await, when the reply has been returned
 
 
 def _drop_frames(error: BaseException | None) -> None:
-    """Forget the frames of the libraries below, whose locals show headers."""
+    """Drop the frames of the HTTP library, whose locals show headers."""
     while error is not None and error.__traceback__ is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
@@ -243,7 +244,7 @@ def _drop_frames(error: BaseException | None) -> None:
 def _host(url: str) -> str:
     try:
         return host_and_port(url)
-    except (ValueError, KeyError):  # the client says what is wrong with it
+    except (ValueError, KeyError):  # the client raises its own error for such a URL
         return ""
 
 
@@ -251,7 +252,7 @@ def _host(url: str) -> str:
 
 
 class _BodyFailed(Exception):
-    """Carries an error of a body through an HTTP library, which swallows some of its own kind."""
+    """Carries an error of a body through an HTTP library, which would catch some classes."""
 
     def __init__(self, reason: Exception) -> None:
         super().__init__()
@@ -261,16 +262,16 @@ class _BodyFailed(Exception):
 class _RequestBody:
     """Yields a body to an HTTP library.
 
-    No generator: one that is abandoned half-way is finalised by the event loop some time later.
+    Not a generator: the event loop would finalise an abandoned one some time later.
     """
 
     def __init__(self, body: bytes | Body, on_end: Callable[[], None]) -> None:
         self.begun = False
-        """Whether the library asked for the first chunk: then it has a connection."""
+        """Whether the library has asked for the first chunk, so it has a connection."""
         self._body, self._on_end = body, on_end
         self._chunks: AsyncIterator[bytes] | None = None
         self._whole: bytes | None = None
-        """What is still to be yielded of a body that is not produced."""
+        """A body of type ``bytes`` that was not yielded yet."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         if self._chunks is not None:

@@ -1,4 +1,4 @@
-"""How to reach a server: certificates and proxy, loaded once per origin, in a thread."""
+"""How to reach a server: certificates, loaded once per transport, and the proxy of each origin."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 
     from meeting_async._http.tls import (
         Resumption,
-    )  # which takes time to load: where it is needed, a thread does it
+    )  # imported in a thread, when it is needed: it takes time
 
 Verify: TypeAlias = "ssl.SSLContext | str | os.PathLike[str] | bool"
 Certificate = str | tuple[str, str] | tuple[str, str, str]
 CheckAddress = Callable[[str], None]
-"""Raises for an IP address of the server to which no request must be sent."""
+"""Takes an IP address; raises if no request must be sent to it."""
 
 
 MAX_ADDRESSES = 100
-"""URLs whose origin is remembered: a client has a few methods, but may check many links."""
+"""URLs that are remembered with their origins, then all are forgotten: a client has few methods,
+but may check many links."""
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -43,14 +44,14 @@ _AUTHORITIES = "SSL_CERT_FILE"
 
 @attrs.frozen
 class Proxy:
-    """A plain HTTP proxy."""
+    """A proxy that is reached over plain HTTP."""
 
     address: tuple[str, int]
     """Host and port."""
     authorization: Secret | None
     """Value of ``Proxy-Authorization``."""
     label: str
-    """Host, port, and the variable that names it, for errors."""
+    """Host, port, and the environment variable that names it, for errors."""
 
 
 @attrs.frozen(eq=False)
@@ -62,9 +63,9 @@ class Origin:
     name: str
     """``host:port``, for errors."""
     headers: HeaderPairs
-    """Headers that every request to it begins with."""
+    """First headers of every request: ``Host`` and ``User-Agent``."""
     context: ssl.SSLContext | None
-    """For ``https``."""
+    """``None`` for plain ``http``."""
     proxy: Proxy | None
     check_address: CheckAddress | None = None
     resumption: Resumption | None = None
@@ -91,15 +92,15 @@ class Origins:
         self._located: dict[str, tuple[Origin, bytes]] = {}
 
     def located(self, address: str) -> tuple[Origin, bytes] | None:
-        """Return what :meth:`locate` has returned for a URL, if it is remembered."""
+        """Return the result of :meth:`locate` for a URL, if it is remembered."""
         return self._located.get(address)
 
     async def locate(self, address: str, lock: anyio.Lock) -> tuple[Origin, bytes]:
-        """Return the origin of a URL, always the same object, and the target of a request to it.
+        """Return the origin of a URL (the same object while remembered), and the request target.
 
         Raises:
-            ConfigurationError: Certificates cannot be loaded, or the proxy that the environment
-                names is not a plain one.
+            ConfigurationError: Certificates cannot be loaded, or the proxy of the environment is
+                not a plain HTTP one.
             ConnectFailed, ValueError: It is not a URL of http or https.
 
         """
@@ -175,16 +176,16 @@ def _proxy_of_environment(scheme: str, name: str) -> tuple[str, str] | None:
 
 
 def _parsed(address: str) -> tuple[tuple[str, str, int | None], Secret]:
-    """Return scheme, host and port of a URL, and the target of a request to it."""
+    """Return scheme, host and port of a URL, and the request target."""
     url = urlsplit(address)
     target = (url.path or "/") + (f"?{url.query}" if url.query else "")
     return (url.scheme, url.hostname or "", url.port), Secret(target.encode("ascii"))
 
 
 def _is_exempt(name: str, addresses: str) -> bool:
-    """Return whether ``NO_PROXY`` names an address, with its port or without, or its network.
+    """Return whether ``NO_PROXY`` names an IP address, with or without its port, or its network.
 
-    ``urllib.request`` only compares texts, and only requests does that for networks, too.
+    ``urllib.request`` compares only strings.
     """
     import ipaddress  # noqa: PLC0415 - as above
 
@@ -192,7 +193,7 @@ def _is_exempt(name: str, addresses: str) -> bool:
     for entry in addresses.replace(" ", "").split(","):
         has_port = "]:" in entry or entry.count(":") == 1
         text, _, its_port = entry.rpartition(":") if has_port else (entry, "", port)
-        with suppress(ValueError):  # one of them is a name
+        with suppress(ValueError):  # one of them is a host name
             network = ipaddress.ip_network(text.strip("[]"), strict=False)
             if ipaddress.ip_address(host.strip("[]")) in network and its_port == port:
                 return True
@@ -200,7 +201,7 @@ def _is_exempt(name: str, addresses: str) -> bool:
 
 
 def _in_ascii(address: str) -> str:
-    import httpx  # noqa: PLC0415 - as below
+    import httpx  # noqa: PLC0415 - as above
 
     return str(httpx.URL(address))
 
@@ -214,7 +215,7 @@ def _chain(cert: Certificate) -> tuple[str, str | None, str]:
 
 @contextmanager
 def _loading(field: str, *paths: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Raise ``ConfigurationError`` for a file that cannot be used, not an ``OSError``."""
+    """Raise ``ConfigurationError`` instead of ``OSError`` for a file that cannot be used."""
     try:
         yield
     except OSError as error:

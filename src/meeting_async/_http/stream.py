@@ -1,4 +1,4 @@
-"""The bytes of one connection, on a non-blocking socket. Nothing here knows HTTP."""
+"""The bytes of one connection, on a non-blocking socket, whatever the protocol."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from meeting_async._http.waiting import waiter_for
 from meeting_async._system import RESET, after_fork
 
 BURST_BYTES = 1024 * 1024
-"""Longest piece that is given to the operating system at once."""
+"""Most bytes that are given to the operating system at once."""
 
 RECORD_BYTES = 16 * 1024
-"""Most bytes of content in a record of TLS (RFC 8446 section 5.1)."""
+"""Most bytes of content in a TLS record (RFC 8446 section 5.1)."""
 
 RECORD_OVERHEAD = 512
 """More bytes than OpenSSL adds to a record: header, IV, padding and MAC have at most 69 + 256."""
 
 
 class Stream:
-    """A connected socket that neither waits nor loses what has arrived, and counts what it sends.
+    """A connected socket that never blocks or loses what has arrived, and counts what it sends.
 
     Streams of event loops do not read while they write, and drop received bytes when a write fails:
-    so a caller would get a broken connection instead of the refusal that came before it broke.
+    a caller would see a broken connection instead of the refusal that came before.
     """
 
     def __init__(self, sock: socket.socket, tls: Tls | None, loop: object) -> None:
@@ -33,41 +33,41 @@ class Stream:
         self.has_ended = False
         """Whether the peer has closed its side."""
         self.is_drained = False
-        """Whether nothing can be there to receive unless it arrives from now on."""
+        """Whether the last :meth:`receive` found nothing, and :meth:`wait` was not called since."""
         self.sent = 0
-        """Bytes since :meth:`begin` that the operating system may have; with TLS perhaps some too
-        many, never too few."""
+        """Bytes since :meth:`begin` that the operating system may have; with TLS perhaps too many,
+        never too few."""
         self.moved = 0.0
-        """When the operating system last took any, or was to take some again, by :attr:`now`."""
+        """When the system last took bytes, or :meth:`resume` was called, by :attr:`now`."""
         self.is_full = False
-        """Whether the last :meth:`push` has to be repeated after :meth:`wait`."""
+        """Whether to call :meth:`wait`, then :meth:`push` again."""
         self.is_midway = False
-        """Whether a request was begun that is not sent to its end."""
+        """Whether a request was begun, but not sent to its end."""
         self._socket, self._tls = sock, tls
         self.now = clock_of(loop)
         self._waiter = waiter_for(sock, loop)
         self._encrypted = 0
-        """Bytes since :meth:`begin` of which OpenSSL made records."""
+        """Bytes since :meth:`begin` that OpenSSL has encrypted."""
         self._records = memoryview(b"")
-        """What OpenSSL made and the operating system has not taken yet."""
+        """Records that the operating system has not taken yet."""
         self._is_torn = self._must_read = False
         _open.add(self)
 
     def begin(self) -> None:
-        """Count from here on: a request begins."""
+        """Called when a request begins: count from here on."""
         self._encrypted = self.sent = 0
         self.is_midway = True
 
     def resume(self) -> None:
-        """Say that there is more to send: until now the caller had nothing."""
+        """Called when the caller has more to send: until now the peer was not stalling."""
         self.moved = self.now()
 
     def end(self) -> None:
-        """Say that all of the request is sent."""
+        """Called when all of the request is sent."""
         self.is_midway = False
 
     def push(self, data: memoryview) -> int:
-        """Take the beginning of ``data``, give it to the operating system, and return its length.
+        """Send some of ``data`` without waiting; return how many of its bytes were taken.
 
         Raises:
             OSError: The connection broke.
@@ -111,17 +111,20 @@ class Stream:
         return data
 
     async def wait(self, seconds: float, *, to_write: bool) -> None:
-        """Return when there is something to receive or room to push, or when the time is up."""
+        """Wait until :meth:`push` (``to_write``) or :meth:`receive` is of use, or ``seconds``."""
         self.is_drained = False
         await self._waiter.wait(seconds, to_write=to_write and not self._must_read)
 
     def answer(self) -> bool:
-        """Send what OpenSSL answers to what it has received; return whether all of it is sent."""
+        """Send OpenSSL's own records, such as a key update; return whether none is left.
+
+        Also true if a record of the request is half-way: then nothing else can be sent.
+        """
         if self._tls is None or self._is_torn:
             return True
         if not self._records:
             self._records = self._tls.records()
-        with suppress(OSError):  # of the connection, which receiving tells
+        with suppress(OSError):  # receiving raises it, too
             self._records = self._records[self._give(self._records) :]
         return not self._records
 
@@ -135,19 +138,19 @@ class Stream:
     def close(self) -> None:
         """Close the socket at once; a task that waits for it gets an ``OSError``.
 
-        What the socket holds of a request that will stay a fragment is dropped.
+        Unsent bytes of an incomplete request are dropped (``SO_LINGER``).
         """
         if self.is_closed:
             return
         self.is_closed = True
-        with suppress(RuntimeError):  # of an event loop that was closed
+        with suppress(RuntimeError):  # the event loop was closed
             self._waiter.wake()
-        with suppress(OSError):  # of the connection, which is of no interest any more
+        with suppress(OSError):  # the connection is broken already
             if self.is_midway:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         with suppress(OSError):
             self._socket.close()
-        self._tls = None  # 27 KiB, which a kept reply would keep
+        self._tls = None  # 27 KiB, which a kept `Reply.peer` would keep
 
     def _give(self, data: memoryview) -> int:
         if not data:
@@ -164,9 +167,9 @@ _open: weakref.WeakSet[Stream] = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
-    """Close the copies of a forked process: else a peer would not see when the parent closes one.
+    """Close the copies in a forked process: else the peer would not see that the parent closes one.
 
-    Nothing else may be done with them, as their state is that of the parent's connections.
+    Nothing may be sent on them: they are still the parent's connections.
     """
     for stream in _open:
         stream.is_closed = True
@@ -177,8 +180,8 @@ after_fork(_leave_to_parent)
 
 
 def _content_within(records: int) -> int:
-    """Return how many bytes of content so many bytes of records have at least.
+    """Return the least content, in bytes, of so many bytes of records.
 
-    The first and the last of them may be short.
+    The first and the last record may be short.
     """
     return max(0, records - RECORD_OVERHEAD * (records // RECORD_BYTES + 2))

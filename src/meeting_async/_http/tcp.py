@@ -33,22 +33,22 @@ NEXT_ADDRESS_SECONDS = 0.25
 """Seconds before the next address is tried, too (RFC 8305 section 5)."""
 
 LOCAL_LOOKUP_SECONDS = 2.0
-"""Longest time for the lookup of a name that a proxy looks up, too."""
+"""Longest time in seconds for the lookup of a name that a proxy looks up, too."""
 
 PASSWORD_WANTED = {401, 407}
-"""Statuses with which proxies refuse; tinyproxy has the first one for a wrong password."""
+"""Statuses with which proxies want a password; tinyproxy sends 401 for a wrong one."""
 
 
 async def open_socket(
     origin: Origin, peer: Address | None = None
 ) -> tuple[socket.socket, Tls | None]:
-    """Connect to an origin, by a tunnel if there is a proxy, with TLS if it is ``https``.
+    """Connect to an origin, through a tunnel if there is a proxy, with TLS if it is ``https``.
 
-    ``peer``: only to this one of its addresses; a proxy chooses itself.
+    ``peer``: connect only to this address; ignored with a proxy.
 
     Raises:
         OSError: The name is unknown, none of its addresses can be reached, or the handshake fails.
-            If it is the proxy that fails, ``ConnectFailed`` names it.
+        ConnectFailed: The proxy cannot be reached, or refuses.
         ValueError: The host name is not valid for DNS or TLS.
 
     """
@@ -79,7 +79,7 @@ async def open_socket(
 
 
 async def _check_behind_proxy(host: str, port: int, check: CheckAddress) -> None:
-    """Check a host's addresses; its name may be known to the proxy only."""
+    """Check a host's addresses; only the proxy may know its name."""
     try:
         with anyio.fail_after(LOCAL_LOOKUP_SECONDS):
             addresses = await look_up(host, port)
@@ -96,9 +96,9 @@ async def connect_tcp(host: str, port: int, check: CheckAddress | None = None) -
 
     No address is connected to before all of them are checked.
     """
-    # anyio.connect_tcp does this race, too. But it cannot check the addresses that it has looked
-    # up, cannot go back to the address that answered a question, looks names up in threads that
-    # the application shares, and returns a stream that loses early answers (see `Stream`).
+    # anyio.connect_tcp does this, too. But it cannot check addresses, cannot return to the address
+    # that answered a check, looks up names in threads that it shares with the application, and
+    # returns a stream that loses early answers (see `Stream`).
     addresses = await look_up(host, port)
     if check is not None:
         for *_, where in addresses:
@@ -131,7 +131,7 @@ async def look_up(host: str, port: int) -> Sequence[Address]:
         find = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         return await in_thread(find)
     except OSError:
-        socket.socket().close()  # fails if it was for want of descriptors, which resolvers hide
+        socket.socket().close()  # raises if no descriptor is left, which resolvers do not report
         raise
 
 
@@ -146,7 +146,7 @@ def _family_of(host: str) -> socket.AddressFamily | None:
 
 
 def _interleaved(addresses: Sequence[Address]) -> list[Address]:
-    """Alternate between the families, so that a broken one costs little (RFC 8305 section 4)."""
+    """Alternate between IPv4 and IPv6, so that a broken one costs little (RFC 8305 section 4)."""
     first = [address for address in addresses if address[0] == addresses[0][0]]
     other = [address for address in addresses if address[0] != addresses[0][0]]
     pairs = itertools.zip_longest(first, other)
@@ -156,7 +156,7 @@ def _interleaved(addresses: Sequence[Address]) -> list[Address]:
 async def _race(
     addresses: Sequence[Address], connected: list[socket.socket], failures: list[Exception]
 ) -> None:
-    """Try each address when the one before it failed or takes long; end with the first success."""
+    """Try each address when the one before has failed or is slow; end with the first success."""
 
     async def attempt(address: Address, failed: anyio.Event) -> None:
         try:
@@ -176,7 +176,7 @@ async def _race(
 
 
 def address_of(sock: socket.socket) -> Address | None:
-    """Return the address that a socket is connected to; ``None`` if it is not any more."""
+    """Return the peer address of a socket; ``None`` if it is no longer connected."""
     with suppress(OSError):
         return sock.family, sock.type, sock.proto, "", sock.getpeername()
     return None
@@ -214,14 +214,13 @@ async def _connect_proxy(proxy: Proxy) -> socket.socket:
 
 
 async def _open_tunnel(sock: socket.socket, origin: Origin, proxy: Proxy) -> None:
-    """Ask a proxy for a connection to the server (RFC 9110 section 9.3.6).
+    """Ask a proxy for a tunnel to the server with CONNECT (RFC 9110 section 9.3.6).
 
-    What the proxy says may repeat its password, so no frame that an error goes through has it.
+    The proxy's reply may repeat its password, so no frame of a traceback has it.
     """
-    # By hand, as an HTTP client keeps the socket of a tunnel to itself, and `Stream` needs it. Only
-    # the head of the reply is read: the next byte is the server's.
+    # HTTP clients do not give away the socket of a tunnel, which `Stream` needs.
     sock.send(_tunnel_request(origin))  # fits into an empty buffer
-    reply, received, is_http = ReplyParser("HEAD"), 0, True  # what follows its head is not its own
+    reply, received, is_http = ReplyParser("HEAD"), 0, True  # the server's bytes follow
     while reply.status is None and is_http:
         await wait_ready(sock, to_write=False)
         count = _take_in(reply, sock.recv(4096))
@@ -230,7 +229,7 @@ async def _open_tunnel(sock: socket.socket, origin: Origin, proxy: Proxy) -> Non
     if reply.status is None:
         if reply.problem == LONG_HEAD:
             raise _failed(proxy, "sent a head of more than 64 KiB")
-        permanent = received > 0  # else it has just closed the connection
+        permanent = received > 0  # else it only closed the connection
         raise _failed(proxy, "did not answer in HTTP", permanent=permanent)
     if not 200 <= reply.status < 300:
         raise _proxy_refused(origin, proxy, reply.status)
@@ -239,7 +238,7 @@ async def _open_tunnel(sock: socket.socket, origin: Origin, proxy: Proxy) -> Non
 
 
 def _take_in(reply: ReplyParser, data: bytes) -> int:
-    """Parse what has come, which no other frame has; return its length."""
+    """Parse received bytes, which no other frame has; return their number."""
     reply.feed(data)
     return len(data)
 
@@ -247,7 +246,7 @@ def _take_in(reply: ReplyParser, data: bytes) -> int:
 def _failed(
     proxy: Proxy, problem: str, fix: str = "is it an HTTP proxy?", *, permanent: bool = True
 ) -> ConnectFailed:
-    """Return the error for a proxy, which has a name and no password."""
+    """Return the error for a proxy, with its name and without its password."""
     made = ConnectFailed(f"the proxy {proxy.label} {problem}: {fix}")
     made.permanent = permanent
     return made

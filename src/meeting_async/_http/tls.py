@@ -1,7 +1,7 @@
-"""TLS whose records OpenSSL makes in memory.
+"""TLS over OpenSSL's memory buffers (``ssl.MemoryBIO``).
 
-So a megabyte goes to the operating system at once, and what was taken of it can be counted. A
-wrapped socket sends each record of 16 KiB by itself, and cannot read while one is half-way: it
+So a megabyte goes to the operating system at once, and the bytes it takes can be counted. A
+wrapped socket sends each record of 16 KiB separately, and cannot read while one is half-way: it
 fails if the peer requests a certificate then (RFC 8446 section 4.6.2).
 """
 
@@ -17,16 +17,16 @@ from typing import cast
 from meeting_async._http.waiting import wait_ready
 
 PIECE_BYTES = 64 * 1024
-"""Bytes per read."""
+"""Most bytes per read."""
 
-# glibc gives large freed buffers back to the system, and the next one costs a page fault per 4 KiB.
-# It stops that once a larger one was freed (mallopt(3), M_MMAP_THRESHOLD): this one, which uses no
-# memory, as it is never written to.
+# glibc returns large freed buffers to the system, and the next one costs a page fault per 4 KiB. It
+# stops that once a larger one was freed (mallopt(3), M_MMAP_THRESHOLD), such as this one. It uses
+# no memory, as it is never written to.
 bytes(2 * 1024**2)
 
 
 RESUMED_SECONDS = 600.0
-"""Seconds for which a session is resumed: for so long the certificate is not looked at anew."""
+"""Seconds during which a session is resumed, and its certificate is not verified again."""
 
 
 class Resumption:
@@ -36,11 +36,11 @@ class Resumption:
         self._now, self._session, self._until = now, cast("ssl.SSLSession | None", None), 0.0
 
     def session(self) -> ssl.SSLSession | None:
-        """Return the session to resume, unless its certificate was looked at too long ago."""
+        """Return the session to resume; ``None`` if its certificate was verified too long ago."""
         return self._session if self._now() < self._until else None
 
     def keep(self, connection: ssl.SSLObject) -> None:
-        """Keep the session of a connection on which something has arrived."""
+        """Keep the session of a connection; call it after something has arrived."""
         if not connection.session_reused:
             self._until = self._now() + RESUMED_SECONDS
         self._session = connection.session
@@ -58,8 +58,8 @@ class Tls:
     ) -> None:
         self._socket = sock
         self._received, self._records = ssl.MemoryBIO(), ssl.MemoryBIO()
-        # A dot at the end is for the lookup of a name only (RFC 6066 section 3): no certificate has
-        # it. curl and urllib3 drop it, too.
+        # A dot at the end is only for DNS (RFC 6066 section 3): no certificate has it. curl and
+        # urllib3 drop it, too.
         name = host.rstrip(".")
         self._openssl = context.wrap_bio(
             self._received,
@@ -87,10 +87,9 @@ class Tls:
         return dict(self._openssl.getpeercert() or {})
 
     def encrypt(self, data: memoryview) -> int:
-        """Make records of ``data``; return of how many bytes.
+        """Encrypt the beginning of ``data``; return its length.
 
-        0: the peer must be read first, as it has begun another handshake (TLS 1.2). Then give the
-        same bytes again.
+        0: the peer renegotiates (TLS 1.2). Receive first, then pass the same bytes again.
         """
         try:
             return self._openssl.write(data)
@@ -98,11 +97,11 @@ class Tls:
             return 0
 
     def records(self) -> memoryview:
-        """Return the records to send next, among them what OpenSSL answers to what it has read."""
+        """Return the records to send next, OpenSSL's own included."""
         return memoryview(self._records.read())
 
     def receive(self) -> bytes:
-        """Return some of what has arrived, ``b""`` at the end.
+        """Return some of what has arrived, ``b""`` at the end, with ``close_notify`` or without.
 
         Raises:
             BlockingIOError: Nothing has arrived.
@@ -118,7 +117,7 @@ class Tls:
                 return b""
 
     def _noted(self, data: bytes) -> bytes:
-        """Keep the session, which TLS 1.3 sends after the handshake."""
+        """Keep the session, which with TLS 1.3 arrives after the handshake."""
         if self._resumption is not None:
             self._resumption.keep(self._openssl)
             self._resumption = None

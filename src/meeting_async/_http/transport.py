@@ -1,4 +1,4 @@
-"""The boundary to the network: a protocol of two methods, and its default implementation."""
+"""The boundary to the network: a protocol with two methods, and its default implementation."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class Transport(Protocol):
 class HttpTransport:
     """The default transport: HTTP/1.1 over connections of its own.
 
-    It always gets an answer that arrives while the body is still being sent, and ends the upload
-    then; and it knows how many bytes were sent. Each upload and each call that is not idempotent
-    opens a new connection: if the server has closed an idle one, the outcome would be unknown.
-    Redirects, cookies and ``.netrc`` are not used.
+    It does not lose an answer that arrives while the body is still being sent; a refusal ends the
+    upload at once. It knows how many bytes were sent. Each upload and each call that is not
+    idempotent opens a new connection: on an idle one that the server has just closed, the outcome
+    would be unknown. Redirects are not followed; cookies and ``.netrc`` are not used.
 
     A transport serves one event loop at a time.
 
@@ -65,17 +65,17 @@ class HttpTransport:
             ``http`` and ``https`` servers. For others use
             ``HttpxTransport(httpx.AsyncClient(proxy=...))``.
         trust_env: Without ``proxy``, use the one that the environment names (``HTTPS_PROXY``,
-            ``HTTP_PROXY``, ``ALL_PROXY``, ``NO_PROXY``, as ``urllib.request`` reads them), though
-            never for this machine itself (loopback); and with ``verify=True`` the authorities of
+            ``HTTP_PROXY``, ``ALL_PROXY``, ``NO_PROXY``, as ``urllib.request`` reads them), but
+            never for this machine (loopback); and with ``verify=True`` the authorities of
             ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``.
 
     Raises:
-        ConfigurationError: A setting cannot be used, or two exclude each other. Files are looked at
-            when they are needed, so :meth:`send` raises it, too.
+        ConfigurationError: A setting cannot be used, or two exclude each other. :meth:`send` raises
+            it, too, as files are loaded when they are needed.
 
     """
 
-    _connections: Connections | None = None  # so that a repr works from the start
+    _connections: Connections | None = None  # for the repr of a half-made object
 
     def __init__(
         self,
@@ -97,9 +97,9 @@ class HttpTransport:
         return f"<{type(self).__name__} with {in_use} requests in progress>"
 
     async def send(self, request: Request, /) -> Reply:
-        """Send ``request``; see :class:`Transport`."""
-        if self._connections is None:  # httptools, ssl and trio, if that is there
-            # Not only if it is missing in sys.modules: it is there while it is still loading.
+        """Send ``request``; see :meth:`Transport.send`."""
+        if self._connections is None:  # loads httptools, ssl and, if installed, trio
+            # Do not look in sys.modules: a module is there while it is still loading.
             await in_thread(partial(importlib.import_module, _ENGINE))
         return await self._own_connections().send(request)
 
@@ -110,7 +110,7 @@ class HttpTransport:
             self._connections.close()
 
     def _own_connections(self) -> Connections:
-        """Return the connections of the running event loop; drop those of an earlier one."""
+        """Return the connections of the running event loop; close those of an earlier one."""
         if self._is_closed:
             raise RuntimeError("this transport is closed: make a new one")
         known = self._connections
@@ -138,7 +138,7 @@ async def origin_of(transport: HttpTransport, url: str) -> Origin:
 
 
 def transport_with(check_address: CheckAddress | None) -> HttpTransport:
-    """Make a transport that checks each address, just before it would connect to it."""
+    """Make a transport that checks all addresses of a host before it connects to one."""
     made = HttpTransport()
     made._origins.check_address = check_address  # noqa: SLF001 - its own module
     return made

@@ -19,11 +19,11 @@ from meeting_async._clock import native
 from meeting_async._threads import in_thread
 
 LOOK_SECONDS = 0.5
-"""Seconds after which a thread checks whether a task still waits for its socket."""
+"""Seconds after which a thread checks whether its task still waits."""
 
 
 async def wait_ready(sock: socket.socket, *, to_write: bool, seconds: float = math.inf) -> None:
-    """Return when a socket can be read, or written; at the latest some time after ``seconds``."""
+    """Return when a socket can be read or written, or after ``seconds`` (not on trio)."""
     loop = native(anyio.lowlevel.current_token())
     if not _can_watch(loop, sock):
         await _wait_in_thread(sock, seconds, to_write=to_write)
@@ -34,7 +34,7 @@ async def wait_ready(sock: socket.socket, *, to_write: bool, seconds: float = ma
 
 
 _WATCHING: dict[type, bool] = {}
-"""Whether event loops of a class can tell when a socket is ready."""
+"""Whether event loops of a class can watch a socket."""
 
 
 def _can_watch(loop: object, sock: socket.socket) -> bool:
@@ -47,9 +47,8 @@ def _can_watch(loop: object, sock: socket.socket) -> bool:
 async def _wait_in_thread(sock: socket.socket, seconds: float, *, to_write: bool) -> None:
     """Wait on an event loop that cannot watch a socket, such as Windows' usual one.
 
-    anyio has one thread for all sockets. That thread ends with an error if a socket is closed at
-    the wrong moment, as after a timeout, and then no task is woken any more. So each wait has its
-    own thread.
+    anyio uses one thread for all sockets. That thread dies if a socket is closed at the wrong
+    moment, as after a timeout; then no task is woken any more. So each wait has its own thread.
     """
     is_over = threading.Event()
     event = selectors.EVENT_WRITE if to_write else selectors.EVENT_READ
@@ -79,7 +78,7 @@ class Waiter(Protocol):
 
 
 def waiter_for(sock: socket.socket, loop: object) -> Waiter:
-    """Return what waits for a socket on the running event loop (anyio's token)."""
+    """Return a waiter for a socket; ``loop``: anyio's token of the running event loop."""
     running = native(loop)
     if isinstance(running, asyncio.AbstractEventLoop) and _can_watch(running, sock):
         return _AsyncioWaiter(sock, running)
@@ -102,9 +101,9 @@ class _AnyioWaiter:
 
 
 class _AsyncioWaiter:
-    """The same on asyncio, whose event loop is asked directly.
+    """Waits on asyncio, without anyio.
 
-    anyio has a cancel scope for each wait, which takes longer than the wait on a fast line.
+    anyio's cancel scope for each wait takes longer than the wait itself on a fast line.
     """
 
     def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
@@ -126,7 +125,7 @@ class _AsyncioWaiter:
         finally:
             if timer is not None:
                 timer.cancel()
-            if self._ready is not None:  # else the number may belong to another socket by now
+            if self._ready is not None:  # else another socket may have the number by now
                 self._ready = None
                 self._stop(self._number)
 
