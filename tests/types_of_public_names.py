@@ -12,8 +12,8 @@ from typing import Any, assert_type
 from meeting_async import (
     ActiveRoom,
     BatchReport,
+    CheckResult,
     Document,
-    Finding,
     MeetingClient,
     UploadJob,
     UploadOutcome,
@@ -33,7 +33,7 @@ async def calls(client: MeetingClient, chunks: AsyncIterator[bytes]) -> None:
     assert_type(await client.wait_until_active("room01", 60), ActiveRoom)
     assert_type(await client.wait_until_active("room01"), ActiveRoom)
     assert_type(await client.call("room/list"), dict[str, Any])
-    assert_type((await client.check("room01", timeout=3)).secret, Finding)
+    assert_type((await client.check("room01", timeout=3)).secret, CheckResult)
     receipt = await client.upload_whiteboard_file("room01", "deck.pdf", timeout=None)
     assert_type(receipt, UploadReceipt)
     assert_type(receipt.attempts[-1].verdict, Verdict)
@@ -76,7 +76,7 @@ def threads(client: sync.MeetingClient, chunks: Iterator[bytes]) -> None:
     assert_type(client.get_active_room_info("room01"), ActiveRoom)
     assert_type(client.wait_until_active("room01", 60), ActiveRoom)
     assert_type(client.call("room/list"), dict[str, Any])
-    assert_type(client.check("room01", timeout=3).secret, Finding)
+    assert_type(client.check("room01", timeout=3).secret, CheckResult)
     assert_type(client.upload_whiteboard_file("room01", chunks, filename="a.pdf"), UploadReceipt)
     with client as same, same.upload_many([UploadJob("room01", "deck.pdf")]) as batch:
         assert_type(same, sync.MeetingClient)

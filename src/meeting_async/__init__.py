@@ -84,6 +84,7 @@ __all__ = [
     "BatchReport",
     "BatchStopped",
     "BytesSent",
+    "CheckResult",
     "ConfigurationError",
     "ConnectFailed",
     "ConnectionLost",
@@ -98,7 +99,6 @@ __all__ = [
     "DocumentTypeRefused",
     "DocumentUnreadable",
     "Event",
-    "Finding",
     "Finished",
     "InvalidInput",
     "JournalError",
@@ -148,13 +148,13 @@ __all__ = [
 if TYPE_CHECKING:
     from meeting_async._batch.batch import Batch
     from meeting_async._batch.results import BatchReport, UploadJob, UploadOutcome
-    from meeting_async._delivery.server_check import Finding, ServerCheck
+    from meeting_async._delivery.server_check import CheckResult, ServerCheck
 
     __version__: str
 
 _LATE = {
     **dict.fromkeys(("Batch", "BatchReport", "UploadJob", "UploadOutcome"), "_batch.batch"),
-    **dict.fromkeys(("Finding", "ServerCheck"), "_delivery.server_check"),
+    **dict.fromkeys(("CheckResult", "ServerCheck"), "_delivery.server_check"),
 }
 """Modules of what is loaded on first use."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from meeting_async import Finding, MeetingClient, ServerCheck
+from meeting_async import CheckResult, MeetingClient, ServerCheck
 from meeting_async.errors import ConfigurationError, ConnectFailed
 from meeting_async.signers import SignedHeaders
 from meeting_async.testing import MeetingServer
@@ -63,7 +63,7 @@ async def check(
     return found
 
 
-def failed(found: ServerCheck) -> dict[str, Finding]:
+def failed(found: ServerCheck) -> dict[str, CheckResult]:
     """Return what failed; nothing after the last of it was checked, except a wrong clock's."""
     bad = {name: finding for name, finding in found.findings.items() if finding.status == "failed"}
     assert found.ok == (not bad)
@@ -91,7 +91,7 @@ async def test_every_step_is_ok(server: MeetingServer) -> None:
     assert (steps, found.certificate.detail) == ({"ok"}, "plain http")
     found = await check(client(server.url))
     assert (found.ok, found.secret.status) == (True, "ok")
-    assert found.room_active == found.room_free == Finding("not checked", "no room was given")
+    assert found.room_active == found.room_free == CheckResult("not checked", "no room was given")
     assert len(server.requests) == 3
     ((name, room),) = server.rooms.items()
     assert (name, room.locked, room.received) == ("room01", False, ())
@@ -121,7 +121,7 @@ async def test_a_custom_transport() -> None:
     """What it connects to is its own affair; the answers are checked all the same."""
     found = await check(client_of(FakeRooms()), "room01")
     assert not failed(found)
-    ours = Finding("not checked", "your own transport")
+    ours = CheckResult("not checked", "your own transport")
     assert found.name == found.address == found.proxy == found.certificate == ours
     assert found.server.status == found.secret.status == found.room_free.status == "ok"
 

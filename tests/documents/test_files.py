@@ -6,6 +6,8 @@ import asyncio
 import bz2
 import contextlib
 import errno
+import functools
+import gc
 import gzip
 import io
 import itertools
@@ -358,6 +360,17 @@ async def test_bad_reads_of_a_file_object_are_named(
         with pytest.raises(error, match=said) as caught:
             await uploaded(file)
         assert isinstance(caught.value.__cause__, Exception)
+
+
+async def test_a_file_that_does_not_tell_its_position_keeps_it() -> None:
+    """Nothing is put back that was never known."""
+    file: Any = OwnFile(SMALL)
+    file.tell = functools.partial(_raising(OSError("the share is gone")), 0)
+    with pytest.raises(DocumentUnreadable, match="the share is gone"):
+        await uploaded(file)
+    del file.tell
+    gc.collect()
+    assert file.tell() == START
 
 
 # --- files that are expensive to go back in -------------------------------------------------------

@@ -44,7 +44,7 @@ Status = Literal["ok", "failed", "not checked"]
 
 
 @attrs.frozen
-class Finding:
+class CheckResult:
     """What one step of a health check found."""
 
     status: Status
@@ -56,32 +56,32 @@ class Finding:
     """What to do, if it failed."""
 
 
-_NOT_REACHED = Finding("not checked", "an earlier step failed")
+_NOT_REACHED = CheckResult("not checked", "an earlier step failed")
 
 
 @attrs.frozen(kw_only=True)
 class ServerCheck:
-    """What :meth:`MeetingClient.check` found, one :class:`Finding` for each step, in this order."""
+    """What :meth:`MeetingClient.check` found: a :class:`CheckResult` for each step, in order."""
 
-    name: Finding = _NOT_REACHED
+    name: CheckResult = _NOT_REACHED
     """The server's name was found; with a proxy, the proxy looks it up."""
-    address: Finding = _NOT_REACHED
+    address: CheckResult = _NOT_REACHED
     """Something accepts connections at the server's address."""
-    proxy: Finding = _NOT_REACHED
+    proxy: CheckResult = _NOT_REACHED
     """The proxy accepts connections, and connects to the server."""
-    certificate: Finding = _NOT_REACHED
+    certificate: CheckResult = _NOT_REACHED
     """The certificate is trusted and fits the name; ``detail`` has its end."""
-    server: Finding = _NOT_REACHED
+    server: CheckResult = _NOT_REACHED
     """A meeting server answers."""
-    clock: Finding = _NOT_REACHED
+    clock: CheckResult = _NOT_REACHED
     """The clocks here and there differ by at most five minutes."""
-    key: Finding = _NOT_REACHED
+    key: CheckResult = _NOT_REACHED
     """The server knows the API key."""
-    secret: Finding = _NOT_REACHED
+    secret: CheckResult = _NOT_REACHED
     """The server accepts the signature, so the API secret is right."""
-    room_active: Finding = _NOT_REACHED
+    room_active: CheckResult = _NOT_REACHED
     """A session is running in the room."""
-    room_free: Finding = _NOT_REACHED
+    room_free: CheckResult = _NOT_REACHED
     """No upload has locked the room."""
 
     @property
@@ -90,7 +90,7 @@ class ServerCheck:
         return all(finding.status != "failed" for finding in self.findings.values())
 
     @property
-    def findings(self) -> dict[str, Finding]:
+    def findings(self) -> dict[str, CheckResult]:
         """All findings by their names, in their order."""
         return {field.name: getattr(self, field.name) for field in attrs.fields(ServerCheck)}
 
@@ -141,16 +141,16 @@ class _Steps:
     session: Session
     ends_at: float
     """When the caller's timeout ends, on the event loop's clock."""
-    found: dict[str, Finding] = attrs.field(factory=dict)
+    found: dict[str, CheckResult] = attrs.field(factory=dict)
 
     def ok(self, step: str, detail: str) -> None:
-        self.found[step] = Finding("ok", detail)
+        self.found[step] = CheckResult("ok", detail)
 
     def skip(self, detail: str, *steps: str) -> None:
-        self.found.update(dict.fromkeys(steps, Finding("not checked", detail)))
+        self.found.update(dict.fromkeys(steps, CheckResult("not checked", detail)))
 
     def fail(self, step: str, detail: str, fix: str = "") -> _StepFailed:
-        self.found[step] = Finding("failed", one_line(detail), fix or _FIXES[step])
+        self.found[step] = CheckResult("failed", one_line(detail), fix or _FIXES[step])
         return _StepFailed()
 
     def refused(self, step: str, answer: ParsedReply, fix: str | None = None) -> _StepFailed:

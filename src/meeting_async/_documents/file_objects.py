@@ -80,13 +80,14 @@ class _FileObject(File):
     """
 
     def __init__(self, source: FileObjectSource) -> None:
-        self._source: FileObjectSource | None = source
+        self._source: FileObjectSource | None = None  # until the position is known
         self._file, self._shared = source.file, source.shared
         with self._shared.lock:
             if not self._shared.users:
                 self._shared.original = self._shared.current = _position(self._file)
             self._shared.users.add(id(self))
             self.start = self._shared.original
+            self._source = source
 
     def measure(self) -> State:
         """Return the offset of its end, the only known part of its state."""

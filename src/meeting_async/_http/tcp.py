@@ -62,7 +62,13 @@ async def open_socket(
         sock = await _connect_proxy(origin.proxy)
     try:
         if origin.proxy is not None:
-            await _open_tunnel(sock, origin, origin.proxy)
+            try:
+                await _open_tunnel(sock, origin, origin.proxy)
+            except ConnectFailed:
+                raise
+            except OSError as error:
+                problem = f"breaks the connection ({error})"
+                raise _failed(origin.proxy, problem, permanent=False) from error
         if origin.context is None:
             return sock, None
         origin.context.set_alpn_protocols(["http/1.1"])  # others may use it for HTTP/2

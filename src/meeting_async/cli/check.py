@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from meeting_async.cli.options import Checking, Printed
 
 if TYPE_CHECKING:
-    from meeting_async import Finding, MeetingClient, ServerCheck
+    from meeting_async import CheckResult, MeetingClient, ServerCheck
 
 
 _DEFAULTS = Checking()
@@ -43,6 +43,6 @@ async def _check(client: MeetingClient, room_id: str | None) -> ServerCheck:
         return await client.check(room_id)
 
 
-def _line(name: str, finding: Finding) -> str:
+def _line(name: str, finding: CheckResult) -> str:
     fix = f": {finding.fix}" if finding.fix else ""
     return f"{name.replace('_', ' '):<12} {finding.status:<12} {finding.detail}{fix}"
