@@ -322,6 +322,26 @@ async def test_what_is_no_document(path: Path, what: str) -> None:
     assert path.read_bytes() == PDF
 
 
+FILES = ["StringIO", "text file", "closed file", "file for writing", "upload without a name"]
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_what_is_no_file(path: Path, what: str) -> None:
+    """``from_file`` says the same at once."""
+    make, how, error, said = NO_DOCUMENTS[what]
+    value = make(path)
+    with pytest.raises(error, match=said):
+        Document.from_file(value, **how)
+    close(value)
+
+
+@pytest.mark.parametrize("value", [b"%PDF-1.7", "deck.pdf", Path("deck.pdf"), iter([b"%PDF-1.7"])])
+def test_what_has_no_read(value: Any) -> None:
+    """It is not opened: there are other functions for paths, bytes and streams."""
+    with pytest.raises(TypeError, match="file must be an open binary file"):
+        Document.from_file(value, filename="deck.pdf")
+
+
 # --- names ---------------------------------------------------------------------------------------
 
 KEPT = [
