@@ -68,7 +68,9 @@ def test_a_wrong_setting_costs_one_small_call(backend: str, kind: str) -> None:
     assert isinstance(report.stopped_by, error)
     assert (report.total, report.skipped, rooms.uploads) == (JOBS, JOBS - 1, [])
     assert {visit.room for visit in rooms.visits} == {"room0"}
-    first, *others = report.outcomes
+    names = [f"room{number % 10}-{number}.pdf" for number in range(JOBS)]
+    first, *others = sorted(report.outcomes, key=lambda outcome: outcome.index)
+    assert [outcome.document for outcome in (first, *others)] == names
     assert first.status in {"refused", "failed"}
     assert first.error is report.stopped_by
     assert all(outcome.error is report.stopped_by for outcome in others)
