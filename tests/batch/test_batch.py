@@ -246,6 +246,7 @@ async def test_a_job_that_cannot_be_done_disturbs_no_other(tmp_path: Path, kind:
         assert len(rooms.uploads) == (not is_again) * (3 + (status == "accepted"))
         bad = report.outcomes[1]
         assert "geheim" not in repr(bad)
+        assert isinstance(bad.document, str)
         if status == "accepted":
             continue
         assert isinstance(bad.error, Exception)
