@@ -25,6 +25,7 @@ from litestar.datastructures import UploadFile as LitestarUpload
 from starlette.datastructures import UploadFile as StarletteUpload
 from werkzeug.datastructures import FileStorage
 
+from documents.sources import LARGE, START, opened, prepared_document, sent, uploaded
 from meeting_async import Document, MeetingClient, UploadJob
 from meeting_async.errors import (
     ConfigurationError,
@@ -35,7 +36,6 @@ from meeting_async.errors import (
 )
 from meeting_async.testing import MeetingServer
 from support.fake_rooms import FakeRooms, client_of, refused
-from support.sources import LARGE, START, opened, prepared_document, sent, uploaded
 
 pytestmark = pytest.mark.anyio
 

@@ -16,6 +16,7 @@ import anyio
 import httpx
 import pytest
 
+from documents.sources import KINDS, START, Make, OnlyReads, Opened
 from meeting_async import Document, MeetingClient, RetryPolicy, UploadJob
 from meeting_async.errors import MeetingError
 from meeting_async.signers import SignedHeaders
@@ -24,7 +25,6 @@ from support import fake_rooms as acts
 from support.fake_rooms import Act, FakeRooms, Visit
 from support.leaks import descriptors, temporary_files, until
 from support.peer import Peer, discarding
-from support.sources import KINDS, START, Make, OnlyReads, Opened
 from support.tables import in_turn
 
 pytestmark = [

@@ -23,17 +23,7 @@ from typing import Any
 import anyio
 import pytest
 
-from meeting_async.errors import (
-    DocumentChanged,
-    DocumentEmpty,
-    DocumentTooLarge,
-    DocumentUnreadable,
-    MeetingError,
-    ResourceExhausted,
-)
-from support.leaks import descriptors, temporary_files, until
-from support.permissions import unprivileged
-from support.sources import (
+from documents.sources import (
     LARGE,
     OLD,
     SMALL,
@@ -47,6 +37,16 @@ from support.sources import (
     sent,
     uploaded,
 )
+from meeting_async.errors import (
+    DocumentChanged,
+    DocumentEmpty,
+    DocumentTooLarge,
+    DocumentUnreadable,
+    MeetingError,
+    ResourceExhausted,
+)
+from support.leaks import descriptors, temporary_files, until
+from support.permissions import unprivileged
 from support.systems import NO_SUCH_FILE
 
 pytestmark = pytest.mark.anyio

@@ -17,6 +17,7 @@ import anyio
 import psycopg
 import pytest
 
+from extras.queues import ENDED, ENDS_WELL, LARGE, SECONDS, Queue, queue_at
 from meeting_async import LockPolicy, UploadJob
 from meeting_async.errors import AuthenticationFailed, JournalError
 from meeting_async.procrastinate._table import TICK, Table
@@ -30,7 +31,6 @@ from support.postgres import (
     postgres_running,
 )
 from support.queue_worker import documents
-from support.queues import ENDED, ENDS_WELL, LARGE, SECONDS, Queue, queue_at
 
 pytestmark = [pytest.mark.anyio, needs_postgres]
 nightly = pytest.mark.nightly
