@@ -16,17 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from meeting_async import Finished, MeetingClient, UploadReceipt, Verdict
-from meeting_async.errors import (
-    ConnectFailed,
-    MeetingError,
-    ProcessingFailed,
-    RequestRefused,
-    RoomBusy,
-    UploadOutcomeUnknown,
-)
-from meeting_async.testing import run_in_virtual_time
-from support.adversary import (
+from adversary import (
     EARLY,
     FAULTS,
     LATE,
@@ -43,6 +33,16 @@ from support.adversary import (
     Adversary,
     Step,
 )
+from meeting_async import Finished, MeetingClient, UploadReceipt, Verdict
+from meeting_async.errors import (
+    ConnectFailed,
+    MeetingError,
+    ProcessingFailed,
+    RequestRefused,
+    RoomBusy,
+    UploadOutcomeUnknown,
+)
+from meeting_async.testing import run_in_virtual_time
 from support.tables import crossed, in_turn
 
 SMALL, MEDIUM, LARGE = 300, 70_000, 270_000
