@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import re
 import ssl
@@ -160,6 +161,14 @@ def _own_temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("tmp")))
         yield
+
+
+@pytest.fixture
+def log_is_not_kept() -> Iterator[None]:
+    """Else pytest keeps every record of a test, and what the errors in it hold."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

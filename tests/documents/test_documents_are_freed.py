@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import sys
 import tempfile
 import weakref
@@ -29,6 +28,7 @@ from support.sending import until
 from support.tables import in_turn
 
 pytestmark = [
+    pytest.mark.usefixtures("log_is_not_kept"),
     pytest.mark.anyio,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     # That is about files which nobody closes: here they are dropped on purpose.
@@ -146,14 +146,6 @@ async def nothing_left() -> AsyncIterator[None]:
     yield
     await until(lambda: descriptors() <= before)
     assert temporary_files() == []
-
-
-@pytest.fixture(autouse=True)
-def _log_is_not_kept() -> Iterator[None]:
-    """Else pytest keeps every record, and what the errors in it hold."""
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture
