@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import re
 import ssl
 import sys
 import tempfile
+import threading
+import traceback
+import types
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import Any, TextIO
 
 import hypothesis  # early: when imported, it asks for referrers, and none is found once frozen
 import pytest
@@ -20,7 +24,6 @@ from support import systems
 from support.certificates import make_certificate
 from support.interpreter import Interpreter, interpreter
 from support.tables import LOOPS, in_turn
-from support.watchdog import watched
 
 # Else each of the many programs that tests start is compiled anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -36,12 +39,52 @@ hypothesis.settings.register_profile(
     "default", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 
+SECONDS_TO_DUMP = 160.0
+"""Below the ``timeout`` and ``faulthandler_timeout`` of pyproject.toml."""
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Let a test that hangs show what it waits for."""
-    with watched(item.nodeid):
+    """Let a test that hangs show what its event loop waits for: that is in no thread's stack."""
+    output = sys.__stderr__ or sys.stderr
+    timer = threading.Timer(SECONDS_TO_DUMP, dump_tasks, [item.nodeid, output])
+    timer.daemon = True
+    timer.start()
+    try:
         return (yield)
+    finally:
+        timer.cancel()
+
+
+def dump_tasks(name: str, file: TextIO) -> None:
+    """Show the stack of every suspended coroutine that nothing else awaits.
+
+    Only old objects: another thread may be building a young tuple, and CPython fails then.
+    """
+    suspended = [
+        found
+        for found in gc.get_objects(generation=2)
+        if isinstance(found, types.CoroutineType) and found.cr_frame and not found.cr_running
+    ]
+    awaited = {id(found.cr_await) for found in suspended}
+    file.write(f"\n{name} is late; suspended coroutines:\n")
+    for coroutine in suspended:
+        if id(coroutine) not in awaited:
+            file.write("".join(traceback.format_list(_stack(coroutine))) + "\n")
+    file.flush()
+
+
+def _stack(coroutine: Any) -> list[traceback.FrameSummary]:
+    stack = []
+    link: Any = coroutine
+    while link is not None:
+        frame = getattr(link, "cr_frame", None) or getattr(link, "gi_frame", None)
+        frame = frame or getattr(link, "ag_frame", None)
+        if frame is not None:
+            code = frame.f_code
+            stack.append(traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name))
+        link = getattr(link, "cr_await", None) or getattr(link, "gi_yieldfrom", None)
+    return stack
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -118,6 +161,14 @@ def _own_temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("tmp")))
         yield
+
+
+@pytest.fixture
+def log_is_not_kept() -> Iterator[None]:
+    """Else pytest keeps every record of a test, and what the errors in it hold."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from typing import Any
 
 import anyio
@@ -16,17 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from meeting_async import Finished, MeetingClient, UploadReceipt, Verdict
-from meeting_async.errors import (
-    ConnectFailed,
-    MeetingError,
-    ProcessingFailed,
-    RequestRefused,
-    RoomBusy,
-    UploadOutcomeUnknown,
-)
-from meeting_async.testing import run_in_virtual_time
-from support.adversary import (
+from adversary import (
     EARLY,
     FAULTS,
     LATE,
@@ -43,7 +31,19 @@ from support.adversary import (
     Adversary,
     Step,
 )
+from meeting_async import Finished, MeetingClient, UploadReceipt, Verdict
+from meeting_async.errors import (
+    ConnectFailed,
+    MeetingError,
+    ProcessingFailed,
+    RequestRefused,
+    RoomBusy,
+    UploadOutcomeUnknown,
+)
+from meeting_async.testing import run_in_virtual_time
 from support.tables import crossed, in_turn
+
+pytestmark = pytest.mark.usefixtures("log_is_not_kept")
 
 SMALL, MEDIUM, LARGE = 300, 70_000, 270_000
 """Bytes: sent without a form before it; with one; several chunks."""
@@ -326,14 +326,6 @@ def check_document(past: list[Step], step: Step, *, needs_form: bool) -> None:
     assert form or not needs_form, "sent without a form before it"
     assert form or check.says == "active", "sent to a room that was denied"
     assert not form or form.says == "free", f"sent after a form that said {form.says!r}"
-
-
-@pytest.fixture(autouse=True)
-def log_is_not_kept() -> Iterator[None]:
-    """Else pytest keeps every record of thousands of schedules, and what their errors hold."""
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
 
 
 NO_CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]

@@ -22,25 +22,11 @@ from support.batches import job
 from support.courses import EventRecorder
 from support.fake_rooms import FakeRooms, client_of
 from support.journals import HookedJournal
-from support.leaving_locks import LeavingLocks
+from support.leaving_locks import AGES, LeavingLocks, sleeping
 from support.tables import in_turn
 
 LATEST = 5.01
 """Seconds after the server's answer in which an upload has ended."""
-AGES = 10_000.0
-"""Seconds after which something has hung, and goes on, so that a test that fails ends."""
-
-
-def sleeping(seconds: float, error: Exception | None = None) -> Callable[[], Awaitable[None]]:
-    """Make a function that takes so long and then raises, if there is an error."""
-
-    async def sleep() -> None:
-        await anyio.sleep(seconds)
-        if error is not None:
-            raise error
-
-    return sleep
-
 
 TROUBLES: dict[str, tuple[str, Any]] = {
     "a lock that is released late": ("locks", sleeping(2)),

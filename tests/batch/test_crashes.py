@@ -16,7 +16,7 @@ import stat
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,14 @@ import attrs
 import pytest
 
 from meeting_async.testing import MeetingServer
-from support.fake_rooms import Visit
+from support.fake_rooms import FakeRooms, Visit
 from support.journals import (
     acting_rooms,
-    check_resumed,
     copied,
     files_of,
     jobs_of,
     name_of,
+    room_of,
     running_batch,
     states_in,
 )
@@ -61,6 +61,28 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
     anyio.run(main)
     assert set(files_of(path)) == {""}
     return path
+
+
+async def check_resumed(journal: Path, count: int, complete: Iterable[str] = ()) -> Counter[str]:
+    """Run the batch again: it must do what SQLite reads in the journal, and send nothing twice.
+
+    Accepted jobs are skipped, jobs that may have arrived are unknown, all others are sent.
+    ``complete`` are documents that were sent to their end before; if their room did not refuse
+    them, they may have arrived. Returns how often the journal had each state.
+    """
+    states = dict.fromkeys(map(name_of, range(count)), "none")
+    states |= await anyio.to_thread.run_sync(states_in, journal)
+    becomes = {"accepted": "skipped", "sent": "unknown", "unknown": "unknown"}
+    expected = {name: becomes.get(state, "accepted") for name, state in states.items()}
+    rooms = FakeRooms()
+    async with running_batch(journal, jobs_of(range(count)), rooms) as batch:
+        report = await batch.wait()
+    assert {outcome.document: outcome.status for outcome in report.outcomes} == expected
+    sent = {visit.name for visit in rooms.uploads}
+    assert sent == {name for name, status in expected.items() if status == "accepted"}
+    refusing = {name_of(at) for at in range(count) if room_of(at).startswith("bad")}
+    assert not (sent & set(complete)) - refusing
+    return Counter(states.values())
 
 
 # --- killed amid a checkpoint --------------------------------------------------------------------

@@ -28,7 +28,7 @@ from support.command_line import (
 )
 from support.documents import PDF
 from support.postgres import PostgresServer, needs_postgres
-from support.terminal import drawn_by
+from support.programs import drawn_by
 
 Capture = pytest.CaptureFixture[str]
 

@@ -5,13 +5,17 @@ Also in a real terminal: 80 columns, resumed, resized, interrupted.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
+import shlex
+import shutil
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -34,8 +38,8 @@ from meeting_async.cli.console import Output
 from meeting_async.cli.display import Bars, Lines, words_for
 from meeting_async.testing import MeetingServer
 from support.command_line import PROGRAM, accepted, call, manifest, until
+from support.programs import Process, drawn_by, run_to_its_end
 from support.reports import LOST, STOPPED, attempt, outcome, report_of
-from support.terminal import Process, Terminal, drawn_by, needs_tmux, terminal
 
 Capture = pytest.CaptureFixture[str]
 
@@ -302,11 +306,52 @@ def test_on_a_terminal(server: MeetingServer) -> None:
     assert "\x1b[?25h" in text.split("━")[-1]  # the cursor is back
 
 
+needs_tmux = pytest.mark.skipif(not shutil.which("tmux"), reason="needs tmux (Debian: tmux)")
+_HIDDEN = {"COLUMNS", "LINES", "TMUX", "TMUX_PANE"}
+
+
+class Terminal:
+    """A window of tmux in which one command runs, and then its exit code stands."""
+
+    def __init__(self, socket: Path) -> None:
+        self._tmux = ["tmux", "-u", "-S", str(socket), "-f", os.devnull]
+
+    def ask(self, *arguments: object) -> str:
+        """Give tmux a command."""
+        environ = {name: os.environ[name] for name in os.environ if name not in _HIDDEN}
+        command = [*self._tmux, *map(str, arguments)]
+        return run_to_its_end(command, environment={**environ, "LC_ALL": "C.UTF-8"})
+
+    def start(self, columns: int, lines: int, *arguments: object) -> None:
+        """Run the command line at the bottom of a window of that size.
+
+        Where there is room below, tmux moves what wrapping adds into the history, out of reach.
+        """
+        command = shlex.join([*PROGRAM, *map(str, arguments)])
+        script = f"seq {lines}; {command}; echo ended with $?; sleep 60"
+        self.ask("new-session", "-d", "-x", columns, "-y", lines, "bash", "-c", script)
+
+    def lines(self, *, with_history: bool = False) -> list[str]:
+        """Return what it shows, and what has scrolled out of it."""
+        history = ["-S", "-"] if with_history else []
+        return self.ask("capture-pane", "-p", *history).rstrip("\n").split("\n")
+
+    def until_shown(self, *texts: str) -> list[str]:
+        """Wait until the screen shows all texts, and return its lines."""
+        until(lambda: all(text in "\n".join(self.lines()) for text in texts))
+        return self.lines()
+
+
 @pytest.fixture
 def window() -> Iterator[Terminal]:
-    """Open a terminal."""
-    with terminal() as window:
-        yield window
+    """Open a terminal; what runs in it ends with it."""
+    with TemporaryDirectory(dir="/tmp") as folder:  # a socket's path has 107 bytes at most
+        opened = Terminal(Path(folder, "tmux"))
+        try:
+            yield opened
+        finally:
+            with contextlib.suppress(AssertionError):
+                opened.ask("kill-server")
 
 
 def _is_one_frame(window: Terminal) -> bool:

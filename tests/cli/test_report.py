@@ -7,15 +7,32 @@ import re
 import stat
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from meeting_async.testing import MeetingServer
-from support.command_line import call, held, names_in, shell
+from support.command_line import call, names_in, shell
 from support.killed_processes import run_command
 from support.reports import text_of
 from support.systems import IS_WINDOWS, OWNER_ONLY, is_wine
+
+
+@contextmanager
+def held(path: str, *, readable: bool) -> Iterator[None]:
+    """Have a file open as another program on Windows, which lets nobody replace or change it."""
+    import ctypes
+
+    load: Any = getattr(ctypes, "WinDLL", None)
+    kernel32 = load("kernel32")
+    handle = kernel32.CreateFileW(path, 0x80000000, int(readable), None, 3, 0, None)
+    assert handle != -1
+    try:
+        yield
+    finally:
+        kernel32.CloseHandle(handle)
 
 
 @pytest.mark.parametrize("journal", [(), ("--journal", "my term.db")])

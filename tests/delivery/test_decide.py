@@ -13,6 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from delivery.decisions import (
+    LARGE,
+    RANDOMS,
+    SMALL,
+    Story,
+    record_of,
+    seconds_of,
+    seen,
+    stopped,
+    story,
+)
 from meeting_async import Verdict
 from meeting_async._delivery.decide import (
     Done,
@@ -44,17 +55,6 @@ from meeting_async.errors import (
     UnexpectedReply,
     UploadInterrupted,
     UploadOutcomeUnknown,
-)
-from support.decisions import (
-    LARGE,
-    RANDOMS,
-    SMALL,
-    Story,
-    record_of,
-    seconds_of,
-    seen,
-    stopped,
-    story,
 )
 
 NEVER, NO_ANSWER, PARTIAL, BUSY, REFUSED, THROTTLED, FAILED, UNKNOWN, ACCEPTED, FOUND, NOT_FOUND = (

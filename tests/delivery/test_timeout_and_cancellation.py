@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -59,14 +59,13 @@ from support.fake_rooms import (
 )
 from support.interpreter import Interpreter
 from support.interruptions import Interrupted, cancelled_by_scope, cancelled_natively
-from support.leaving_locks import LeavingLocks
+from support.leaving_locks import AGES, Leave, LeavingLocks, sleeping
 from support.peer import RECORD
 from support.sending import living_tasks
 from support.tables import BACKENDS
 from support.virtual_time import jump
 
 Run = Callable[..., Any]
-Leave = Callable[[], Awaitable[object]]
 
 # --- time limits ---------------------------------------------------------------------------------
 
@@ -219,8 +218,6 @@ async def test_a_dead_network_drive_is_given_up() -> None:
 LATEST = 5.01
 """Seconds after the answer in which a call ends: with a lock or a response that are slow to go, and
 with a stream of the caller's."""
-AGES = 10_000.0
-"""Seconds after which something has hung, and goes on, so that a test that fails ends."""
 DECK = Document.from_bytes(SMALL, "deck.pdf")
 
 
@@ -277,17 +274,6 @@ class ClosableStream:
 def sent_as_it_comes(stream: Any) -> Document:
     """Make a document that is not spooled."""
     return Document.from_stream(stream, "deck.pdf", size=len(SMALL), replayable=False)
-
-
-def sleeping(seconds: float, error: Exception | None = None) -> Leave:
-    """Make a function that takes so long and then raises, if there is an error."""
-
-    async def leave() -> None:
-        await anyio.sleep(seconds)
-        if error is not None:
-            raise error
-
-    return leave
 
 
 def through_httpx(transport: Closing) -> Any:

@@ -21,10 +21,9 @@ import pytest
 
 from meeting_async.testing import MeetingServer
 from support.command_line import export, until
-from support.programs import run_to_its_end
+from support.programs import drawn_by, run_to_its_end
 from support.raw_http import document as form
 from support.sites import Browser, Site, serving
-from support.terminal import drawn_by
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROGRAM = re.compile(

@@ -18,13 +18,13 @@ import anyio.lowlevel
 import attrs
 import pytest
 
+from documents.sources import OLD, START, OwnFile, make_fifo
 from meeting_async import Event, LockPolicy, WaitingForRoom
 from meeting_async.errors import DocumentChanged, DocumentUnreadable
 from meeting_async.signers import HmacSigner, SignedHeaders
 from meeting_async.transports import Reply, Request
 from support.fake_rooms import FakeRooms, accepted, busy, client_of
 from support.leaks import descriptors, threads_idle
-from support.sources import OLD, START, OwnFile, make_fifo
 from support.tables import crossed, in_turn
 
 pytestmark = pytest.mark.anyio

@@ -25,6 +25,7 @@ from litestar.datastructures import UploadFile as LitestarUpload
 from starlette.datastructures import UploadFile as StarletteUpload
 from werkzeug.datastructures import FileStorage
 
+from documents.sources import LARGE, START, of_fastapi, opened, prepared_document, sent, uploaded
 from meeting_async import Document, MeetingClient, UploadJob
 from meeting_async.errors import (
     ConfigurationError,
@@ -35,7 +36,6 @@ from meeting_async.errors import (
 )
 from meeting_async.testing import MeetingServer
 from support.fake_rooms import FakeRooms, client_of, refused
-from support.sources import LARGE, START, opened, prepared_document, sent, uploaded
 
 pytestmark = pytest.mark.anyio
 
@@ -450,15 +450,9 @@ BROWSERS = {
 """Names in a form of a browser, and what the room shows."""
 
 
-def _of_fastapi(name: str) -> Any:
-    from fastapi import UploadFile  # late: where its dependencies do not load, others still run
-
-    return UploadFile(io.BytesIO(PDF), filename=name)
-
-
 PARSED: dict[str, Callable[[str], Any]] = {
     "Starlette": lambda name: StarletteUpload(io.BytesIO(PDF), filename=name),
-    "FastAPI": _of_fastapi,
+    "FastAPI": lambda name: of_fastapi(io.BytesIO(PDF), name),
     "Litestar": lambda name: LitestarUpload(SLIDES, name, PDF),
     "werkzeug": lambda name: FileStorage(io.BytesIO(PDF), name),
     "Django": lambda name: InMemoryUploadedFile(io.BytesIO(PDF), None, name, "a/b", 24, None),

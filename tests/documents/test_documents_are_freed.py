@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-import logging
 import sys
 import tempfile
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,20 @@ import anyio
 import httpx
 import pytest
 
+from documents.sources import KINDS, START, Make, OnlyReads, Opened
 from meeting_async import Document, MeetingClient, RetryPolicy, UploadJob
 from meeting_async.errors import MeetingError
 from meeting_async.signers import SignedHeaders
 from meeting_async.transports import HttpxTransport, Request
 from support import fake_rooms as acts
 from support.fake_rooms import Act, FakeRooms, Visit
-from support.leaks import descriptors, temporary_files, until
+from support.leaks import descriptors, temporary_files
 from support.peer import Peer, discarding
-from support.sources import KINDS, START, Make, OnlyReads, Opened
+from support.sending import until
 from support.tables import in_turn
 
 pytestmark = [
+    pytest.mark.usefixtures("log_is_not_kept"),
     pytest.mark.anyio,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     # That is about files which nobody closes: here they are dropped on purpose.
@@ -37,9 +38,6 @@ pytestmark = [
 KIB, MIB = 1024, 1024**2
 SIZES = [64 * KIB, 256 * KIB + 1, MIB + 1]
 """Bytes: where a document is read in one piece or in several, and where a stream is spooled."""
-
-PATIENCE = 10.0
-"""Seconds for a thread to end."""
 
 
 # --- documents -----------------------------------------------------------------------------------
@@ -146,16 +144,8 @@ async def nothing_left() -> AsyncIterator[None]:
     """Neither descriptors nor temporary files of the library are left at the end."""
     before = descriptors()
     yield
-    assert await until(lambda: descriptors() <= before, PATIENCE)
+    await until(lambda: descriptors() <= before)
     assert temporary_files() == []
-
-
-@pytest.fixture(autouse=True)
-def _log_is_not_kept() -> Iterator[None]:
-    """Else pytest keeps every record, and what the errors in it hold."""
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture
@@ -181,7 +171,7 @@ async def test_an_accepted_document_is_gone(kind: str, sizes: list[int]) -> None
             async with nothing_left():
                 made, gone = make(kind, size)
                 assert await upload(client, made) is None
-                assert await until(lambda gone=gone: not any(ref() for ref in gone), PATIENCE)  # type: ignore[misc]
+                await until(lambda gone=gone: not any(ref() for ref in gone))  # type: ignore[misc]
 
 
 @pytest.mark.both_loops
@@ -201,7 +191,7 @@ async def test_documents_that_are_accepted_at_last_are_gone() -> None:
         async with anyio.create_task_group() as group:
             for kind in ("BytesIO", "open file", "async generator", "document of bytes"):
                 group.start_soon(at_last, own, kind)
-        assert await until(lambda: not any(ref() for ref in gone), PATIENCE)
+        await until(lambda: not any(ref() for ref in gone))
 
 
 async def test_a_stream_without_weak_references_is_gone() -> None:
@@ -210,7 +200,7 @@ async def test_a_stream_without_weak_references_is_gone() -> None:
         made = [OnlyReads(b"%PDF")]
         gone = weakref.ref(made[0].file)
         assert await upload(client, made) is None
-        assert await until(lambda: gone() is None, PATIENCE)
+        await until(lambda: gone() is None)
 
 
 @in_turn("kind", ["BytesIO", "SpooledTemporaryFile on disk", "async generator"])
@@ -256,7 +246,8 @@ async def _still_there(gone: dict[str, list[weakref.ref[Any]]]) -> list[str]:
         found[:] = [ending for ending, refs in gone.items() if any(ref() for ref in refs)]
         return not found
 
-    await until(look, PATIENCE)
+    with suppress(TimeoutError):
+        await until(look)
     return found
 
 
@@ -320,4 +311,4 @@ async def test_the_documents_of_a_batch_are_gone(kind: str, ending: str) -> None
                 report = await batch.wait()
             assert {outcome.delivered for outcome in report.outcomes} == {ending == "accepted"}
             gc.collect()
-            assert await until(lambda: not any(ref() for ref in gone), PATIENCE)
+            await until(lambda: not any(ref() for ref in gone))

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from documents.sources import form_of, pieces, prepared_document
 from meeting_async import Document
 from meeting_async.errors import DocumentChanged, InvalidInput
 from meeting_async.transports import Body
 from support.parsers import PARSERS, Part
-from support.sources import form_of, pieces, prepared_document
 
 pytestmark = pytest.mark.anyio
 

@@ -20,14 +20,7 @@ from typing import Any
 import anyio
 import pytest
 
-from meeting_async import Document, MeetingClient, MeetingError, RetryPolicy
-from meeting_async import _threads as threads
-from meeting_async.errors import DeadlineExceeded, ResourceExhausted
-from meeting_async.testing import MeetingServer
-from support.fake_rooms import Act, FakeRooms, busy, client_of, hanging
-from support.leaks import threads_idle
-from support.sending import until
-from support.sources import (
+from documents.sources import (
     LARGE,
     SMALL,
     START,
@@ -38,6 +31,13 @@ from support.sources import (
     sent,
     uploaded,
 )
+from meeting_async import Document, MeetingClient, MeetingError, RetryPolicy
+from meeting_async import _threads as threads
+from meeting_async.errors import DeadlineExceeded, ResourceExhausted
+from meeting_async.testing import MeetingServer
+from support.fake_rooms import Act, FakeRooms, busy, client_of, hanging
+from support.leaks import threads_idle
+from support.sending import until
 from support.tables import in_turn
 
 pytestmark = pytest.mark.anyio

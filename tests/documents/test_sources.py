@@ -9,11 +9,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from meeting_async._documents.document import source_of
-from meeting_async.errors import DocumentUnreadable
-from support.interruptions import cancelled_by_scope, cancelled_natively
-from support.leaks import descriptors, temporary_files, threads_idle
-from support.sources import (
+from documents.sources import (
     KINDS,
     LARGE,
     OLD,
@@ -26,6 +22,10 @@ from support.sources import (
     sent,
     uploaded,
 )
+from meeting_async._documents.document import source_of
+from meeting_async.errors import DocumentUnreadable
+from support.interruptions import cancelled_by_scope, cancelled_natively
+from support.leaks import descriptors, temporary_files, threads_idle
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 

@@ -19,6 +19,15 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from documents.sources import (
+    OnlyReads,
+    Producer,
+    attempt,
+    form_of,
+    pieces,
+    prepared_document,
+    uploaded,
+)
 from meeting_async import Document
 from meeting_async.errors import (
     DocumentChanged,
@@ -28,15 +37,6 @@ from meeting_async.errors import (
 )
 from meeting_async.web import http_answer, public_detail
 from support.leaks import descriptors, temporary_files, threads_idle
-from support.sources import (
-    OnlyReads,
-    Producer,
-    attempt,
-    form_of,
-    pieces,
-    prepared_document,
-    uploaded,
-)
 from support.systems import OWNER_ONLY
 
 pytestmark = pytest.mark.anyio

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from extras.queues import WINDOW, Open, Queue, queue_at
 from meeting_async.testing import MeetingServer
 from support.postgres import Network, PostgresServer
-from support.queues import WINDOW, Open, Queue, queue_at
 
 ROOMS = 20
 

@@ -22,6 +22,7 @@ import psycopg
 import pytest
 
 import meeting_async
+from extras.queues import LARGE, SMALL, UPLOAD, WINDOW, Open, Queue, queue_at
 from meeting_async import Document, LockPolicy, MeetingClient, RetryPolicy, UploadJob, errors
 from meeting_async.errors import BatchFailed, ConfigurationError, InvalidInput, JournalError
 from meeting_async.procrastinate import SCHEMA, WhiteboardUploads, connector
@@ -31,7 +32,6 @@ from support.leaving_locks import LeavingLocks
 from support.ports import free_port
 from support.postgres import PostgresServer, needs_postgres
 from support.queue_worker import KEYS, Order
-from support.queues import LARGE, SMALL, UPLOAD, WINDOW, Open, Queue, queue_at
 
 pytestmark = [pytest.mark.anyio, needs_postgres]
 nightly = pytest.mark.nightly

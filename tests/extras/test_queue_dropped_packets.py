@@ -17,10 +17,10 @@ import attrs
 import psycopg
 import pytest
 
+from extras.queues import WINDOW, Queue, queue_at
 from meeting_async.testing import MeetingServer
 from support.command_line import PROGRAM
 from support.postgres import needs_postgres, postgres_running
-from support.queues import WINDOW, Queue, queue_at
 
 pytestmark = [needs_postgres, pytest.mark.nightly, pytest.mark.timeout(300), pytest.mark.anyio]
 

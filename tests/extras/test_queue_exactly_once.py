@@ -14,11 +14,11 @@ import attrs
 import psycopg
 import pytest
 
+from extras.queues import SMALL, UPLOAD, Queue, queue_at
 from meeting_async import MeetingClient, RetryPolicy, errors
 from meeting_async.testing import MeetingServer
 from support.postgres import needs_postgres
 from support.queue_worker import KEYS
-from support.queues import SMALL, UPLOAD, Queue, queue_at
 
 pytestmark = [pytest.mark.anyio, needs_postgres]
 

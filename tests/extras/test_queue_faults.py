@@ -23,13 +23,13 @@ import procrastinate
 import psycopg
 import pytest
 
+from extras.queues import ENDED, ENDS_WELL, LARGE, SECONDS, UPLOAD, Queue, queue_at
 from meeting_async import RetryPolicy
 from meeting_async.errors import JournalError
 from meeting_async.testing import MeetingServer
 from support.ports import free_port
 from support.postgres import Network, PostgresServer, needs_postgres
 from support.queue_worker import Process
-from support.queues import ENDED, ENDS_WELL, LARGE, SECONDS, UPLOAD, Queue, queue_at
 
 pytestmark = [pytest.mark.anyio, needs_postgres]
 nightly = pytest.mark.nightly

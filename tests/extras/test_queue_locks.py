@@ -17,11 +17,11 @@ import attrs
 import psycopg
 import pytest
 
+from extras.queues import LARGE, SECONDS, SMALL, Open, Queue
 from meeting_async import Document, UploadJob
 from meeting_async.errors import JournalInUse
 from meeting_async.procrastinate import WhiteboardUploads
 from support.postgres import needs_postgres
-from support.queues import LARGE, SECONDS, SMALL, Open, Queue
 
 pytestmark = [pytest.mark.anyio, needs_postgres]
 nightly = pytest.mark.nightly

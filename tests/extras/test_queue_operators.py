@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -17,26 +19,52 @@ import anyio
 import psycopg
 import pytest
 
+from extras.queues import ENDED, ENDS_WELL, LARGE, SECONDS, Queue, queue_at
 from meeting_async import LockPolicy, UploadJob
 from meeting_async.errors import AuthenticationFailed, JournalError
 from meeting_async.procrastinate._table import TICK, Table
 from meeting_async.testing import MeetingServer
-from support.postgres import (
-    Network,
-    PostgresServer,
-    needs_pgbouncer,
-    needs_postgres,
-    pooler_to,
-    postgres_running,
-)
+from support.ports import free_port
+from support.postgres import Network, PostgresServer, needs_postgres, postgres_running
+from support.programs import started
 from support.queue_worker import documents
-from support.queues import ENDED, ENDS_WELL, LARGE, SECONDS, Queue, queue_at
 
 pytestmark = [pytest.mark.anyio, needs_postgres]
 nightly = pytest.mark.nightly
 
 
 # --- the database --------------------------------------------------------------------------------
+
+
+POOLER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+needs_pgbouncer = pytest.mark.skipif(POOLER is None, reason="there is no pgbouncer")
+_POOLER = """
+[databases]
+* = host=127.0.0.1 port={port} user=tester
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {listens}
+auth_type = any
+pool_mode = {mode}
+unix_socket_dir =
+"""
+
+
+@contextmanager
+def pooler_to(server: PostgresServer, mode: str) -> Iterator[int]:
+    """Run PgBouncer with its defaults and a mode; provide its port."""
+    assert POOLER
+    listens = free_port()
+    configuration, log = server.folder / "pgbouncer.ini", server.folder / "pgbouncer.log"
+    text = _POOLER.format(port=server.port, listens=listens, mode=mode)
+    configuration.write_text(text)
+    configuration.chmod(0o644)  # it is read by the server's user
+    process = started([POOLER, configuration], listens, log, cwd="/", user=server.user)
+    try:
+        yield listens
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize("mode", ["session", "transaction"])

@@ -11,10 +11,10 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from extras.queues import Queue
 from meeting_async.procrastinate._database import SQL
 from meeting_async.procrastinate._table import CHUNK, MAX_TICKS, TICK, Table
 from support.postgres import needs_postgres
-from support.queues import Queue
 
 pytestmark = [pytest.mark.anyio, needs_postgres]
 nightly = pytest.mark.nightly

@@ -26,8 +26,8 @@ import meeting_async.redis
 from meeting_async.errors import ConfigurationError, RoomLocksUnavailable
 from meeting_async.redis import RedisRoomLocks
 from support.forks import CONTEXT, forked
-from support.leaks import until
 from support.redis_server import ROOM, RedisServer, hold, needs_redis, redis_running
+from support.sending import until
 from support.telling import containing, pickled, texts, traceback_with_locals
 
 pytestmark = [pytest.mark.anyio, needs_redis]
@@ -76,7 +76,7 @@ class Make:
 
     async def close(self) -> None:
         """Wait until nothing of the locks runs any more; then close all clients."""
-        assert await until(is_idle, 20)
+        await until(is_idle, 20)
         while self.clients:
             await self.clients.pop().aclose()
 
@@ -131,7 +131,7 @@ async def test_a_lock_is_renewed_while_it_is_held(make: Make, redis: Redis) -> N
             assert await redis.keys("*") == [key.encode()]
             assert 0 < await redis.pttl(key) <= 3000
     assert await redis.keys("*") == []
-    assert await until(is_idle)
+    await until(is_idle)
 
 
 async def test_a_room_locked_elsewhere(make: Make, redis: Redis) -> None:
@@ -248,7 +248,7 @@ async def test_acquiring_while_redis_is_silent(
             await stop()
             assert await shortest(limit, enter) <= limit
     await anyio.to_thread.run_sync(server.restore)
-    assert await until(is_idle, 20)
+    await until(is_idle, 20)
     assert await redis.get(KEY) == (b"somebody" if holder else None)
 
 
@@ -275,7 +275,7 @@ async def test_redis_that_falls_silent_later_changes_no_outcome(
             getattr(server, how)()
             await anyio.sleep(seconds)
             if seconds:
-                assert await until(lambda: any("not renewed" in it for it in warnings_in(caplog)))
+                await until(lambda: any("not renewed" in it for it in warnings_in(caplog)))
             if error:
                 raise error
 
@@ -286,7 +286,7 @@ async def test_redis_that_falls_silent_later_changes_no_outcome(
     else:
         await upload()
     assert not is_idle()  # it goes on to release the lock; nobody waits for that
-    assert await until(lambda: any("not released" in text for text in warnings_in(caplog)))
+    await until(lambda: any("not released" in text for text in warnings_in(caplog)))
     assert any("not renewed" in text for text in warnings_in(caplog)) == bool(seconds)
     await anyio.to_thread.run_sync(server.restore)
     with anyio.fail_after(20):
@@ -339,7 +339,7 @@ async def test_a_cancellation_while_redis_is_silent(
     assert entered.is_set() == (phase == "holding")
     await anyio.sleep(silence)  # a first attempt to release it fails
     server.restore()
-    assert await until(is_idle, 20)
+    await until(is_idle, 20)
     assert await redis.keys("*") == []
     sets = (await redis.info("commandstats"))["cmdstat_set"]
     assert sets["calls"] == 2, "Redis took the lock, also where nobody waited for it any more"
@@ -425,7 +425,7 @@ async def test_secrets_stay_secret(server: RedisServer, caplog: pytest.LogCaptur
     async with client:
         locks = RedisRoomLocks(client, lifetime=0.2)
         error = await unavailable(locks)
-        assert await until(is_idle)
+        await until(is_idle)
     assert repr(locks) == "RedisRoomLocks(prefix='meeting-async:', lifetime=0.2)"
     assert "Error" in error.reason
     assert told_of(error) == []

@@ -30,16 +30,15 @@ from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.routing import Mount, Route
 
+from extras.misdeeds_app import ALL, MISDEEDS, OF_ASYNCIO
 from meeting_async import UploadReceipt, errors
 from meeting_async.testing import MeetingServer, run_in_virtual_time
 from meeting_async.web import Uploads, http_answer, public_detail, public_name
 from support import sites
 from support.command_line import until
-from support.misdeeds_app import ALL, MISDEEDS, OF_ASYNCIO
 from support.raw_http import document as form
 from support.tables import LOOPS
 
-SUPPORT = Path(sites.__file__).parent
 STATUSES = {
     202: {"DocumentMisplaced", "UploadOutcomeUnknown", "UploadPutBack"},
     400: {"DocumentChanged", "DocumentUnreadable"},
@@ -858,7 +857,7 @@ def test_no_request_ends_another_in_a_server(
     with (
         meeting.run(),
         sites.serving(
-            "misdeeds", meeting, tmp_path, server=server, applications=SUPPORT
+            "misdeeds", meeting, tmp_path, server=server, applications=Path(__file__).parent
         ) as application,
     ):
         for misdeed in MISDEEDS if "trio" in server else ALL:

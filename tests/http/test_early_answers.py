@@ -5,9 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import os
+import select
 import socket
 import ssl
+import stat
+import struct
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -16,7 +21,8 @@ import anyio.to_thread
 import attrs
 import pytest
 
-from support.peer import PATIENCE, Connection, delivered, in_flight, reply
+from support.leaks import possible_descriptors
+from support.peer import PATIENCE, Connection, reply
 from support.sending import KIB, MIB, TAIL, Form, Wire, over, until, upload, within
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
@@ -279,3 +285,54 @@ async def test_what_is_early(
     assert answer.early is early
     assert form.is_complete
     assert answer.sent == form.length
+
+
+# --- what the kernels hold ------------------------------------------------------------------------
+
+
+def in_flight(connection: Connection, whole: int) -> int:
+    """Count the bytes that the client has sent and a script has not read yet.
+
+    They are in the kernel: in the queue of the client's socket, which is one of this process, and
+    in the one of the peer's; what is on its way from one to the other may count twice. Wait first
+    until the client's kernel takes no more, or ``whole`` bytes are there.
+    """
+    until, steady, last = time.monotonic() + 8, 0, -1
+    while True:
+        count, takes_more = _client_queue(connection)
+        full = count == last and (not takes_more or count >= whole)
+        steady, last = steady + 1 if full else 0, count
+        if steady == 3 or time.monotonic() > until:
+            return count
+        time.sleep(0.001)
+
+
+def _client_queue(connection: Connection) -> tuple[int, bool]:
+    """Count what is in flight, and tell whether the client could send more."""
+    import termios
+
+    waiting = _queued(connection.sock.fileno(), termios.FIONREAD) + len(connection._ahead)
+    address = connection.sock.getpeername()
+    for number in possible_descriptors():
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(number).st_mode):
+                with socket.socket(fileno=os.dup(number)) as sock:
+                    if sock.family == socket.AF_INET and sock.getsockname() == address:
+                        writable = select.select([], [sock], [], 0)[1]
+                        return waiting + _queued(sock.fileno(), termios.TIOCOUTQ), bool(writable)
+    return waiting, False
+
+
+def delivered(connection: Connection) -> None:
+    """Wait until the client's kernel has acknowledged everything that a script has sent."""
+    import termios
+
+    until = time.monotonic() + 1
+    while _queued(connection.sock.fileno(), termios.TIOCOUTQ) and time.monotonic() < until:
+        time.sleep(0.001)
+
+
+def _queued(descriptor: int, queue: int) -> int:
+    import fcntl
+
+    return int(struct.unpack("i", fcntl.ioctl(descriptor, queue, bytes(4)))[0])

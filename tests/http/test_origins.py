@@ -26,13 +26,13 @@ from meeting_async import MeetingClient, RetryPolicy, errors
 from meeting_async._http.transport import origin_of
 from meeting_async.transports import HttpTransport, HttpxTransport
 from support.interpreter import Interpreter
+from support.leaks import descriptors
 from support.peer import (
     RECORD,
     Connection,
     Peer,
     Script,
     answering,
-    descriptors,
     greeting,
     in_another_process,
     relaying,

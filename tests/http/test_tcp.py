@@ -15,7 +15,8 @@ import pytest
 
 from meeting_async import errors
 from meeting_async.transports import HttpTransport, Reply
-from support.peer import Peer, answering, deaf, descriptors, reply
+from support.leaks import descriptors
+from support.peer import Peer, answering, deaf, reply
 from support.ports import free_port
 from support.sending import call, closing, upload, within
 

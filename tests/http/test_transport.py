@@ -26,6 +26,7 @@ from meeting_async import errors
 from meeting_async._models import Request, Secret
 from meeting_async.transports import Body, HttpTransport, HttpxTransport, Transport
 from support.interruptions import cancelled_by_scope, cancelled_natively
+from support.leaks import descriptors
 from support.peer import (
     RECORD,
     WHOLE,
@@ -34,7 +35,6 @@ from support.peer import (
     Script,
     answering,
     deaf,
-    descriptors,
     dripping,
     endless_content,
     reply,

@@ -10,8 +10,8 @@ import pytest
 
 from meeting_async import errors
 from meeting_async.transports import HttpTransport
-from support.leaks import threads_idle
-from support.peer import Peer, answering, deaf, descriptors, reply, silent
+from support.leaks import descriptors, threads_idle
+from support.peer import Peer, answering, deaf, reply, silent
 from support.sending import MIB, Form, Wire, closing, over, until, upload, within
 
 pytestmark = [pytest.mark.anyio]

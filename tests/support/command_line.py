@@ -10,12 +10,11 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import Any, TextIO
 
 import attrs
 import pytest
@@ -71,23 +70,6 @@ def call(
     return Result(int(code), *capsys.readouterr())
 
 
-def interrupt_when(condition: Callable[[], object], *numbers: int) -> threading.Thread:
-    """Send this process signals once something has come true, with time to notice each."""
-
-    def watch() -> None:
-        until(condition)
-        for number in numbers:
-            if IS_WINDOWS:  # there `kill` ends the process, whatever the signal
-                signal.raise_signal(number)
-            else:
-                os.kill(os.getpid(), number)
-            time.sleep(0.3)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    return thread
-
-
 class _Full(io.RawIOBase):
     """What ``/dev/full`` is elsewhere."""
 
@@ -113,16 +95,6 @@ def full_disk() -> Iterator[TextIO]:
     with open("/dev/full", "w") as file:
         yield file
         os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())  # what is in its buffer
-
-
-@contextmanager
-def closed_pipe() -> Iterator[TextIO]:
-    """A stream that nobody reads any more."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    with open(writing, "w") as file:
-        yield file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), writing)
 
 
 def start(*arguments: object, **settings: Any) -> subprocess.Popen[str]:
@@ -162,36 +134,6 @@ if kernel32.AttachConsole(int(sys.argv[1])):
     kernel32.SetConsoleCtrlHandler(None, True)  # not this process
     kernel32.GenerateConsoleCtrlEvent(0, 0)
 """
-
-
-@contextmanager
-def held(path: str, *, readable: bool) -> Iterator[None]:
-    """Have a file open as another program on Windows, which lets nobody replace or change it."""
-    import ctypes
-
-    load: Any = getattr(ctypes, "WinDLL", None)
-    kernel32 = load("kernel32")
-    handle = kernel32.CreateFileW(path, 0x80000000, int(readable), None, 3, 0, None)
-    assert handle != -1
-    try:
-        yield
-    finally:
-        kernel32.CloseHandle(handle)
-
-
-def unread(pipe: IO[str] | int | None) -> int:
-    """Count the bytes in a pipe that nobody has read yet; on Windows, ask the end that reads."""
-    assert pipe is not None
-    if sys.platform == "win32":
-        import _winapi
-        import msvcrt
-
-        number = pipe if isinstance(pipe, int) else pipe.fileno()
-        return _winapi.PeekNamedPipe(msvcrt.get_osfhandle(number), 0)[0]
-    import fcntl
-    import termios
-
-    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def finish(process: subprocess.Popen[str]) -> Result:

@@ -17,6 +17,7 @@ import json
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import anyio
@@ -68,35 +69,21 @@ def reply(status: int, content: object = b"", retry_after: str | None = None, **
     return Act(result=Reply(status, tuple(headers), data), **how)
 
 
-def accepted(**how: Any) -> Act:
-    """Reply as a server that takes the document, or whose room is active."""
-    return reply(200, record("SUCCESS"), **how)
-
-
-def busy(**how: Any) -> Act:
-    """Reply that another upload holds the room."""
-    return reply(409, record("CONFLICT"), **how)
-
-
-def free(**how: Any) -> Act:
-    """Reply to an empty form as a room that is not locked."""
-    return reply(400, record("INVALID_PARAMETERS"), **how)
-
-
-def absent(**how: Any) -> Act:
-    """Reply that no session is running."""
-    return reply(200, record("ROOM_NOT_ACTIVE"), **how)
-
-
+accepted = partial(reply, 200, record("SUCCESS"))
+"""The document is taken, or the room is active."""
+busy = partial(reply, 409, record("CONFLICT"))
+"""Another upload holds the room."""
+free = partial(reply, 400, record("INVALID_PARAMETERS"))
+"""To an empty form: the room is not locked."""
 refused = free
 """To a document: this one is not wanted."""
+absent = partial(reply, 200, record("ROOM_NOT_ACTIVE"))
+"""No session is running."""
+conversion_failed = partial(reply, 500, record("INTERNAL_SERVER_ERROR"))
+hanging = Act
+"""Fall silent until somebody cancels."""
 ACTIVE = accepted()
 """The usual answer to a check."""
-
-
-def conversion_failed(**how: Any) -> Act:
-    """Reply that the document could not be converted."""
-    return reply(500, record("INTERNAL_SERVER_ERROR"), **how)
 
 
 def failing(error: BaseException, **how: Any) -> Act:
@@ -117,11 +104,6 @@ def cut_off(take: int = 1, **how: Any) -> Act:
 def unreachable() -> Act:
     """Get no connection."""
     return failing(ConnectFailed("refused", "meet.test:443"), take=0)
-
-
-def hanging(**how: Any) -> Act:
-    """Fall silent until somebody cancels."""
-    return Act(**how)
 
 
 @attrs.define(eq=False)

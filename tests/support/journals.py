@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -121,28 +120,6 @@ def states_in(journal: Path) -> dict[str, str]:
                 connection.execute("SELECT document, state FROM jobs") if "jobs" in tables else ()
             )
             return dict(rows)
-
-
-async def check_resumed(journal: Path, count: int, complete: Iterable[str] = ()) -> Counter[str]:
-    """Run the batch again: it must do what SQLite reads in the journal, and send nothing twice.
-
-    Accepted jobs are skipped, jobs that may have arrived are unknown, all others are sent.
-    ``complete`` are documents that were sent to their end before; if their room did not refuse
-    them, they may have arrived. Returns how often the journal had each state.
-    """
-    states = dict.fromkeys(map(name_of, range(count)), "none")
-    states |= await anyio.to_thread.run_sync(states_in, journal)
-    becomes = {"accepted": "skipped", "sent": "unknown", "unknown": "unknown"}
-    expected = {name: becomes.get(state, "accepted") for name, state in states.items()}
-    rooms = FakeRooms()
-    async with running_batch(journal, jobs_of(range(count)), rooms) as batch:
-        report = await batch.wait()
-    assert {outcome.document: outcome.status for outcome in report.outcomes} == expected
-    sent = {visit.name for visit in rooms.uploads}
-    assert sent == {name for name, status in expected.items() if status == "accepted"}
-    refusing = {name_of(at) for at in range(count) if room_of(at).startswith("bad")}
-    assert not (sent & set(complete)) - refusing
-    return Counter(states.values())
 
 
 # --- without files -------------------------------------------------------------------------------

@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
+import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
-import anyio
-
 from meeting_async import _threads as threads
-from support.peer import descriptors
+from support.peer import Peer
+from support.sending import until
 
-__all__ = ["descriptors", "temporary_files", "threads_idle", "until"]
+
+def descriptors(*peers: Peer) -> Counter[str]:
+    """Count what this process has open, by what it leads to, without what peers have."""
+    theirs = set().union(*(peer.descriptors() for peer in peers))
+    found: Counter[str] = Counter()
+    for number in possible_descriptors():
+        with contextlib.suppress(OSError):  # not open, as that of the listing itself
+            if number not in theirs:
+                found[_target(number)] += 1
+    return found
+
+
+def possible_descriptors() -> Iterable[int]:
+    """Return the descriptors that may be open; on Windows sockets have none."""
+    return range(512) if sys.platform == "win32" else map(int, os.listdir("/dev/fd"))
+
+
+def _target(number: int) -> str:
+    """Return what an open descriptor leads to, as Linux names it; else its kind and number."""
+    status = os.fstat(number)
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/dev/fd/{number}")
+    return f"{stat.filemode(status.st_mode)} {status.st_dev}:{status.st_ino}"
 
 
 def temporary_files() -> list[Path]:
     """List the spools on disk."""
     return sorted(Path(tempfile.gettempdir()).glob("meeting-async-*"))
-
-
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    """Wait until a condition holds, for what an abandoned thread does later; tell whether it does.
-
-    The limit is for a machine that is busy with other things.
-    """
-    with anyio.move_on_after(seconds):
-        while not condition():  # noqa: ASYNC110 - a thread changes it
-            await anyio.sleep(0.002)
-    return condition()
 
 
 async def threads_idle() -> None:
@@ -38,4 +53,4 @@ async def threads_idle() -> None:
         alive = sum(thread.name == "meeting-async" for thread in threading.enumerate())
         return threads._threads._idle._value == alive
 
-    assert await until(is_idle)
+    await until(is_idle)

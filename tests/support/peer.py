@@ -7,16 +7,13 @@ recorded. ``python tests/support/peer.py`` is a sink in a process of its own, wh
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import errno
 import itertools
-import os
 import re
 import select
 import socket
 import ssl
-import stat
 import struct
 import subprocess
 import sys
@@ -356,33 +353,6 @@ def _pass_on(source: socket.socket, target: socket.socket) -> None:
             sock.shutdown(socket.SHUT_RDWR)
 
 
-# --- around it -----------------------------------------------------------------------------------
-
-
-def descriptors(*peers: Peer) -> collections.Counter[str]:
-    """Count what this process has open, by what it leads to, without what peers have."""
-    theirs = set().union(*(peer.descriptors() for peer in peers))
-    found: collections.Counter[str] = collections.Counter()
-    for number in _numbers():
-        with contextlib.suppress(OSError):  # not open, as that of the listing itself
-            if number not in theirs:
-                found[_target(number)] += 1
-    return found
-
-
-def _numbers() -> Iterable[int]:
-    """Return the descriptors that may be open; on Windows sockets have none."""
-    return range(512) if sys.platform == "win32" else map(int, os.listdir("/dev/fd"))
-
-
-def _target(number: int) -> str:
-    """Return what an open descriptor leads to, as Linux names it; else its kind and number."""
-    status = os.fstat(number)
-    with contextlib.suppress(OSError):
-        return os.readlink(f"/dev/fd/{number}")
-    return f"{stat.filemode(status.st_mode)} {status.st_dev}:{status.st_ino}"
-
-
 def flooding(data: bytes, head: bytes = b"HTTP/1.1 200 OK\r\n\r\n") -> Script:
     """Read the request, then send ``head`` and ``data`` without end at full speed."""
 
@@ -397,52 +367,7 @@ def flooding(data: bytes, head: bytes = b"HTTP/1.1 200 OK\r\n\r\n") -> Script:
     return script
 
 
-def in_flight(connection: Connection, whole: int) -> int:
-    """Count the bytes that the client has sent and a script has not read yet.
-
-    They are in the kernel: in the queue of the client's socket, which is one of this process, and
-    in the one of the peer's; what is on its way from one to the other may count twice. Wait first
-    until the client's kernel takes no more, or ``whole`` bytes are there.
-    """
-    until, steady, last = time.monotonic() + 8, 0, -1
-    while True:
-        count, takes_more = _client_queue(connection)
-        full = count == last and (not takes_more or count >= whole)
-        steady, last = steady + 1 if full else 0, count
-        if steady == 3 or time.monotonic() > until:
-            return count
-        time.sleep(0.001)
-
-
-def _client_queue(connection: Connection) -> tuple[int, bool]:
-    """Count what is in flight, and tell whether the client could send more."""
-    import termios
-
-    waiting = _queued(connection.sock.fileno(), termios.FIONREAD) + len(connection._ahead)
-    address = connection.sock.getpeername()
-    for number in _numbers():
-        with contextlib.suppress(OSError):
-            if stat.S_ISSOCK(os.fstat(number).st_mode):
-                with socket.socket(fileno=os.dup(number)) as sock:
-                    if sock.family == socket.AF_INET and sock.getsockname() == address:
-                        writable = select.select([], [sock], [], 0)[1]
-                        return waiting + _queued(sock.fileno(), termios.TIOCOUTQ), bool(writable)
-    return waiting, False
-
-
-def delivered(connection: Connection) -> None:
-    """Wait until the client's kernel has acknowledged everything that a script has sent."""
-    import termios
-
-    until = time.monotonic() + 1
-    while _queued(connection.sock.fileno(), termios.TIOCOUTQ) and time.monotonic() < until:
-        time.sleep(0.001)
-
-
-def _queued(descriptor: int, queue: int) -> int:
-    import fcntl
-
-    return int(struct.unpack("i", fcntl.ioctl(descriptor, queue, bytes(4)))[0])
+# --- in a process of its own ---------------------------------------------------------------------
 
 
 @contextlib.contextmanager

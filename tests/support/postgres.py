@@ -23,7 +23,7 @@ import pytest
 
 from support.peer import RESET, Connection, Peer
 from support.ports import free_port
-from support.programs import started, until_it_answers
+from support.programs import until_it_answers
 from support.systems import IS_WINDOWS
 
 
@@ -166,37 +166,6 @@ def _other_user() -> str | None:
 
 
 # --- a pooler ------------------------------------------------------------------------------------
-
-POOLER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
-needs_pgbouncer = pytest.mark.skipif(POOLER is None, reason="there is no pgbouncer")
-
-_POOLER = """
-[databases]
-* = host=127.0.0.1 port={port} user=tester
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = {listens}
-auth_type = any
-pool_mode = {mode}
-unix_socket_dir =
-"""
-
-
-@contextlib.contextmanager
-def pooler_to(server: PostgresServer, mode: str) -> Iterator[int]:
-    """Run PgBouncer with its defaults and a mode; provide its port."""
-    assert POOLER
-    listens = free_port()
-    configuration, log = server.folder / "pgbouncer.ini", server.folder / "pgbouncer.log"
-    text = _POOLER.format(port=server.port, listens=listens, mode=mode)
-    configuration.write_text(text)
-    configuration.chmod(0o644)  # it is read by the server's user
-    process = started([POOLER, configuration], listens, log, cwd="/", user=server.user)
-    try:
-        yield listens
-    finally:
-        process.kill()
-        process.wait()
 
 
 # --- a bad network -------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
-"""Running a program to its end, or until it answers; and a browser, which shows a page."""
+"""Running a program to its end, until it answers, or on a terminal; and a browser."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -69,6 +71,33 @@ def started(
         process.wait()
         raise
     return process
+
+
+Process = subprocess.Popen[bytes]
+
+
+def drawn_by(
+    command: Sequence[str],
+    *,
+    columns: int = 80,
+    meanwhile: Callable[[Process], object] = bool,
+    **settings: Any,
+) -> tuple[int, str]:
+    """Run a program on a terminal; return its exit code and all that it drew."""
+    import termios
+
+    leader, follower = os.openpty()
+    termios.tcsetwinsize(follower, (24, columns))
+    streams: dict[str, Any] = dict.fromkeys(["stdin", "stdout", "stderr"], follower)
+    with subprocess.Popen(command, **streams, start_new_session=True, **settings) as process:
+        os.close(follower)
+        threading.Thread(target=meanwhile, args=[process], daemon=True).start()
+        drawn = b""
+        with contextlib.suppress(OSError):  # Linux says EIO when nobody has the other end
+            while data := os.read(leader, 65536):
+                drawn += data
+        os.close(leader)
+        return process.wait(50), drawn.decode()
 
 
 _BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import json
 import socket
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import anyio
 import attrs
 
 from meeting_async.testing import MeetingServer, Room
@@ -187,24 +185,3 @@ class World:
     def room(self) -> Room:
         """The room "room01"."""
         return self.server.rooms["room01"]
-
-
-@contextlib.contextmanager
-def opened_world(*, in_process: bool) -> Iterator[World]:
-    """Open a world on a real socket, or one in which the server runs in asyncio's loop."""
-    server = MeetingServer(
-        max_size_whiteboard_file=LIMIT, max_body_size=BODY_LIMIT, keep_content=True
-    )
-    server.add_room("room01")
-    if in_process:
-        yield World(server, lambda raw: anyio.run(talk_in_process, server, raw), _in_a_loop)
-        return
-    with server.run() as url:
-        yield World(server, lambda raw: talk(url, raw), lambda function: function())
-
-
-def _in_a_loop(function: Callable[[], Any]) -> Any:
-    async def main() -> Any:
-        return function()
-
-    return anyio.run(main)

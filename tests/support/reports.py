@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import datetime, timedelta, timezone
 from html import unescape
 from html.parser import HTMLParser
 from typing import Any
@@ -13,7 +12,6 @@ from meeting_async import Attempt, BatchReport, UploadOutcome, UploadReceipt, Ve
 
 LOST = errors.ConnectFailed("connection refused", "meet.example.com:443")
 STOPPED = errors.BatchStopped("before it was sent")
-BEGAN = datetime(2026, 9, 1, 23, 59, 50, tzinfo=timezone(timedelta(hours=2), "CEST"))
 
 
 def report_of(outcomes: Iterable[UploadOutcome], **totals: Any) -> BatchReport:
@@ -50,56 +48,6 @@ def outcome(
         found |= {"receipt": receipt, "attempts": tried, "seconds": 1.0}
     names = {"index": index, "room_id": room_id, "document": document, "status": status}
     return UploadOutcome(**{**found, **names, **facts})
-
-
-def absent(index: int, room_id: str, status: str = "skipped") -> UploadOutcome:
-    """Return what becomes of a document whose room is not there."""
-    error = errors.RoomNotFound(404, "ROOM_NOT_FOUND", "no such room")
-    error.operation, error.room_id = "room/uploadWhiteboardFile", room_id
-    return outcome(index, room_id, status=status, error=error)
-
-
-def unknown(index: int, room_id: str, document: str) -> UploadOutcome:
-    """Return what becomes of silence after the last byte."""
-    error = errors.UploadOutcomeUnknown("no reply within 330 s", 9, 9, 300.0)
-    error.room_id, error.document = room_id, document
-    silent = attempt(seconds=2.0, verdict=Verdict.UNKNOWN, status=None, body_seconds=1.5)
-    facts = {"error": error, "attempts": (silent,), "seconds": 2.0}
-    return outcome(index, room_id, document, "unknown", **facts)
-
-
-def one_of_each() -> BatchReport:
-    """Return a report in which everything that can happen has happened."""
-    busy = attempt(verdict=Verdict.BUSY, status=409)
-    refusal = errors.RequestRefused(400, "BAD", "no presenter")
-    return report_of(
-        [
-            outcome(0, attempts=(busy, attempt(2, 3.0)), seconds=4.0),
-            unknown(1, "room01", "b.pdf"),
-            outcome(2, "room02", status="refused", error=refusal),
-            outcome(3, "room03", status="failed", error=LOST),
-            outcome(4, "room03", status="skipped", error=LOST),
-            outcome(5, "room04", status="skipped"),
-            absent(6, "room05", "refused"),
-            absent(7, "room05"),
-            outcome(8, "room06", status="skipped", error=STOPPED),
-        ],
-        seconds=20.0,
-    )
-
-
-def term(rooms: int, documents: int) -> list[UploadOutcome]:
-    """Make up the start of a term: all is accepted, and of three documents one waited before."""
-    found: list[UploadOutcome] = []
-    for index in range(rooms * documents):
-        room, number = divmod(index, documents)
-        busy = [attempt(verdict=Verdict.BUSY, status=409, seconds=0.3)] * (index % 3 == 0)
-        last = attempt(len(busy) + 1, 4.0 * len(busy), 0.5 + index % 4, body_seconds=0.4)
-        facts: dict[str, Any] = {"attempts": (*busy, last), "started": 5.0 * number + room / 20}
-        facts["seconds"], facts["size"] = last.started + last.seconds, 9 ** (index % 8)
-        name = f"Übungsblatt {number + 1} {'(final) ' * (index % 3)}.pdf"
-        found.append(outcome(index, f"course-{room + 101}", name, **facts))
-    return found
 
 
 VOID = {"link", "meta"}

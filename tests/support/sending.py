@@ -13,7 +13,7 @@ from collections.abc import (
     Iterator,
 )
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -178,32 +178,3 @@ def living_tasks() -> int:
 def shown(error: BaseException) -> str:
     """Show an error with the locals of every frame, as some reporters do, but for the tests'."""
     return "\n".join(text for _, text in [*traceback_with_locals(error), *texts(error)])
-
-
-@attrs.define
-class Ticker:
-    """Measures for how long the loop works without letting other tasks run.
-
-    In processor time of the loop's thread, as other processes may take the processor away.
-    """
-
-    gap: float = 0.0
-    """Seconds: the longest."""
-
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[Self]:
-        """Measure while the block runs."""
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._tick)
-            await anyio.sleep(0.01)
-            yield self
-            await anyio.sleep(0.01)  # for what it did last
-            group.cancel_scope.cancel()
-
-    async def _tick(self) -> None:
-        last = time.thread_time()
-        while True:
-            await anyio.sleep(0.001)
-            now = time.thread_time()
-            self.gap = max(self.gap, now - last)
-            last = now

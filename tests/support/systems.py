@@ -135,12 +135,6 @@ def _let_look(kind: Any) -> None:
     kind.select = call
 
 
-def without_noise(text: str) -> str:
-    """Return what a program wrote to stderr, without what only Wine says of such a byte."""
-    noise = r"Exception ignored when trying to send to the signal wakeup fd:\n(.*\n)*?.*Error: .*\n"
-    return re.sub(noise, "", text) if sys.platform == "win32" and is_wine() else text
-
-
 def let_ports_come_free() -> None:
     """Let a server wait up to 5 s for its port, if this is Wine.
 

@@ -1,8 +1,7 @@
 """An application with one honest route, and with handlers that do what they should not.
 
-It runs in a process of its own (``sites.py``) or in the test's. ``/rooms/<room>/documents`` uploads
-a document; ``/rooms/-/<misdeed>`` is a row of the table. ``WITHOUT_UPLOADS`` in the environment
-leaves the middleware away.
+It runs in a process of its own or in the test's. ``/rooms/<room>/documents`` uploads a document;
+``/rooms/-/<misdeed>`` is a row of the table. ``WITHOUT_UPLOADS`` leaves the middleware away.
 """
 
 from __future__ import annotations

@@ -303,10 +303,11 @@ def _filled(make: Callable[[], Any], wrap: Callable[[Any], Any] = _itself) -> Ma
 _upload = partial(_filled, partial(tempfile.SpooledTemporaryFile, 100_000))
 
 
-def _of_fastapi(file: Any) -> Any:
-    from fastapi import UploadFile  # late: where its dependencies do not load, others still run
+def of_fastapi(file: Any, name: str = "deck.pdf") -> Any:
+    """Make an upload; imported late: where its dependencies do not load, others still run."""
+    from fastapi import UploadFile
 
-    return UploadFile(file, filename="deck.pdf")
+    return UploadFile(file, filename=name)
 
 
 def _pipe(stack: AsyncExitStack, data: bytes, _path: Path) -> Opened:
@@ -355,7 +356,7 @@ KINDS: dict[str, Make] = {
     "no hash, no weak references": _object(Peculiar),
     "reads of bytearray": _object(partial(OwnFile, kind=bytearray)),
     "Starlette": _upload(lambda file: StarletteUpload(file, filename="deck.pdf")),
-    "FastAPI": _upload(_of_fastapi),
+    "FastAPI": _upload(of_fastapi),
     "Litestar": _object(
         lambda data: LitestarUpload("application/pdf", "deck.pdf", data, max_spool_size=100_000),
         inside=lambda upload: upload.file,
