@@ -86,6 +86,7 @@ async def test_every_step_is_ok(server: MeetingServer) -> None:
     """
     found = await check(client(server.url), "room01")
     assert not failed(found)
+    assert found.name.detail == "127.0.0.1"
     assert found.address.detail == server.url.removeprefix("http://")
     steps = {found.findings[name].status for name in STEPS if name != "certificate"}
     assert (steps, found.certificate.detail) == ({"ok"}, "plain http")

@@ -7,6 +7,7 @@ import errno
 import gc
 import logging
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -24,6 +25,7 @@ from meeting_async.testing import MeetingServer
 from support.command_line import OWN_CONSOLE, interrupt, until
 from support.raw_http import (
     BODY_LIMIT,
+    UPLOAD,
     call,
     connect,
     document,
@@ -83,6 +85,7 @@ WIRE: dict[str, list[tuple[bytes, list[int]]]] = {
     "a close that was asked for": [(upload(**CLOSE), [-200])],
     "the same with a scripted answer": [(call("/auth/teapot", b"", **CLOSE), [-418])],
     "a long head": [(b"POST / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 5000, [-431])],
+    "a long query": [(upload(path=f"{UPLOAD}?{'%20' * 1400}"), [-431])],
     "no HTTP": [(b"no http at all\r\n\r\n", [-400])],
     "TLS": [(HELLO, [-400])],
     "a length below 0": [(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", [-400])],
@@ -110,6 +113,23 @@ def test_connections_are_kept_or_closed(server: MeetingServer, what: str) -> Non
                     assert (answer.status, said) == (abs(status), "close" if status < 0 else None)
             assert status > 0 or peer.recv(1) == b""
         assert talk(url, ASK).status == 200
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 20])
+@pytest.mark.parametrize("resets", [False, True], ids=["closed", "reset"])
+def test_a_form_that_is_cut_at_its_end(server: MeetingServer, cut: int, resets: bool) -> None:
+    """It is stored if only its last two bytes are missing, as on the real server."""
+    with server.run() as url:
+        with connect(url) as peer:
+            peer.sendall(upload()[:-cut])
+            until(lambda: server.requests and server.requests[0].body_bytes)
+            if resets:
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            else:
+                peer.shutdown(socket.SHUT_WR)
+                assert read_answer(peer).status == (200 if cut == 2 else 400)
+        until(lambda: server.requests[0].seconds is not None)
+    assert len(server.rooms["room01"].received) == (cut == 2 and not resets)
 
 
 def test_a_client_that_leaves_leaves_nothing(

@@ -96,7 +96,7 @@ class Exchange:
     state: State
     record: RecordedRequest
     target: str
-    """The path as it was sent, percent-encoded."""
+    """Path and query as they were sent, percent-encoded."""
     pairs: Headers
     read: Read
     write: Write
@@ -171,7 +171,7 @@ class Exchange:
 
     def _check_sizes(self, headers: Mapping[bytes, bytes]) -> None:
         """Refuse a head that is too long, and a body that is declared too long."""
-        head = len(f"{self.record.method} {self.record.path} HTTP/1.1\r\n\r\n")
+        head = len(f"{self.record.method} {self.target} HTTP/1.1\r\n\r\n")
         if head + sum(len(name) + len(value) + 4 for name, value in self.pairs) > MAX_HEAD_BYTES:
             raise Refused(status=431)
         declared = headers.get(b"content-length", b"")
@@ -186,7 +186,12 @@ class Exchange:
         form = FormReceiver(content_type, keep_content=settings.keep_content)
         more = True
         while more:
-            chunk, more = await self.read()
+            try:
+                chunk, more = await self.read()
+            except Disconnected:
+                if not (is_form and form.is_complete):
+                    raise
+                break
             self.record.body_bytes += len(chunk)
             if self.record.body_bytes > settings.max_body_size:
                 raise Refused(status=413)
@@ -210,7 +215,8 @@ class Exchange:
             if call == HEALTH:
                 return Reply.text(200, "Healthy")
             if call == STORED_FILE and method in {"GET", "HEAD"}:
-                return answer_download(rooms, self.target, with_content=method == "GET")
+                file = self.target.partition("?")[0]
+                return answer_download(rooms, file, with_content=method == "GET")
             return self.state.files.get((method, path)) or Reply.plain(404)
         try:
             authenticate(rooms.settings, headers, body)  # comes before methods and paths
@@ -232,7 +238,7 @@ async def _later(seconds: float, answer: Callable[[], Awaitable[Reply]]) -> Repl
 
 
 class Disconnected(Exception):
-    """The client disconnected before its body was complete, so there is no answer."""
+    """The client disconnected before its body was complete."""
 
 
 async def respond_in_process(state: State, scope: Any, receive: Any, send: Any) -> None:
@@ -264,7 +270,8 @@ async def respond_in_process(state: State, scope: Any, receive: Any, send: Any) 
 
     path = scope["path"].removeprefix(scope.get("root_path", ""))
     # raw_path is optional in ASGI; without it a + cannot be told from %2B.
-    target = (scope.get("raw_path") or quote(path).encode()).decode("latin-1")
+    raw = scope.get("raw_path") or quote(path).encode()
+    target = b"?".join(filter(None, [raw, scope.get("query_string")])).decode("latin-1")
     record = RecordedRequest(method=scope["method"], path=path, at=state.rooms.clock.now())
     with contextlib.suppress(Disconnected):
         await Exchange(state, record, target, scope["headers"], read, write).run()

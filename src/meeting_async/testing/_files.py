@@ -20,6 +20,7 @@ import json
 import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import attrs
 from python_multipart.exceptions import FormParserError
@@ -66,7 +67,6 @@ _NEVER = rb"(?!)"  # not detected by its first bytes alone
 _KINDS = (
     ("empty", "", "", rb"\Z"),
     ("pdf", "pdf", "application/pdf", rb"%PDF-\d\.\d"),
-    ("broken pdf", "", "", rb"\s*%PDF-"),
     ("encrypted pdf", "", "", _NEVER),
     ("png", "png", "image/png", rb"\x89PNG\r\n\x1a\n"),
     ("jpeg", "jpg", "image/jpeg", rb"\xff\xd8\xff"),
@@ -86,6 +86,7 @@ _KINDS = (
     ("pptx", "pptx", _OFFICE + "presentationml.presentation", _OFFICE_START + b"ppt/"),
     ("xlsx", "xlsx", _OFFICE + "spreadsheetml.sheet", _OFFICE_START + b"xl/"),
     ("zip", "zip", "application/zip", rb"PK\x03\x04"),
+    ("broken pdf", "", "", rb".{0,1019}%PDF-"),
     ("svg", "svg", "image/svg+xml", rb"(?i)\s*(<\?xml.*)?<svg"),
     ("xml", "xml", "text/xml", rb"(?i)\s*<\?xml"),
     ("html", "html", "text/html", _HTML),
@@ -99,6 +100,9 @@ _KINDS = (
 KIND_NAMES = frozenset(kind[0] for kind in _KINDS) | {"unknown"}
 """Every kind that :func:`kind_of` can return."""
 
+
+_EXTENDED = re.compile(r"(?i);\s*filename\*=(utf-8|iso-8859-1)'[^']*'([^;\s]+)")
+"""A name with its character set (RFC 5987 section 3.2)."""
 
 _BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 """Bytes that no text has (https://mimesniff.spec.whatwg.org/#binary-data-byte)."""
@@ -225,6 +229,7 @@ class FormReceiver:
         self._headers: dict[str, bytes] = {}
         self._name, self._value = bytearray(), bytearray()
         self._has_ended = False
+        self._last = b""
         self._parser: MultipartParser | None = None
         with contextlib.suppress(FormParserError):  # a boundary that is too long
             self._parser = MultipartParser(
@@ -241,11 +246,17 @@ class FormReceiver:
 
     def write(self, chunk: bytes) -> None:
         """Parse the next bytes of the body; after an error they are dropped."""
+        self._last = (self._last + chunk[-2:])[-2:]
         try:
             if self._parser:
                 self._parser.write(chunk)
         except FormParserError:
             self._parser = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it would do if nothing followed: its last bytes (CRLF) may be missing."""
+        return self.finish() is not None and self._last == b"--"
 
     def finish(self) -> list[Part] | None:
         """Return the parts after the last byte; None if the body is not a form."""
@@ -257,8 +268,11 @@ class FormReceiver:
         self._value.clear()
 
     def _on_headers_finished(self) -> None:
-        _, options = parse_options_header(self._headers.get("content-disposition"))
+        disposition = self._headers.get("content-disposition", b"")
+        _, options = parse_options_header(disposition)
         field, name = (options.get(k, b"").decode(errors="replace") for k in (b"name", b"filename"))
+        if found := _EXTENDED.search(disposition.decode("latin-1")):
+            name = unquote(found[2], found[1])
         content_type = self._headers.get("content-type", b"").decode("latin-1")
         self._parts.append(Part(field, name, content_type, self._keep_content or not name))
         self._headers.clear()

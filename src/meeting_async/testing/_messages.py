@@ -17,6 +17,8 @@ from meeting_async.testing._settings import Settings
 
 HeaderPairs: TypeAlias = tuple[tuple[str, str], ...]
 
+_STATUSES = frozenset(http.HTTPStatus)
+
 TOO_LARGE = "Request Entity Too Large"
 """The phrase of 413 in RFC 7231; newer Pythons have that of RFC 9110."""
 
@@ -112,7 +114,8 @@ class Reply:
         ]
         if with_length and not given & {"content-length", "transfer-encoding"}:
             pairs.append(("content-length", str(len(self.body))))
-        lines = [f"HTTP/1.1 {self.status} ", *map(": ".join, pairs), "", ""]
+        phrase = http.HTTPStatus(self.status).phrase if self.status in _STATUSES else ""
+        lines = [f"HTTP/1.1 {self.status} {phrase}", *map(": ".join, pairs), "", ""]
         return "\r\n".join(lines).encode("latin-1")
 
 

@@ -20,7 +20,13 @@ from anyio.lowlevel import checkpoint
 
 from meeting_async._http.waiting import wait_ready
 from meeting_async._system import RESET
-from meeting_async.testing._application import MAX_HEAD_BYTES, Exchange, RecordedRequest, State
+from meeting_async.testing._application import (
+    MAX_HEAD_BYTES,
+    Disconnected,
+    Exchange,
+    RecordedRequest,
+    State,
+)
 from meeting_async.testing._messages import Cut, Reply
 
 LINGER_SECONDS = 2.0
@@ -103,6 +109,8 @@ class _Connection:
     """Parser of one request; each request has its own."""
     _is_waiting: bool = attrs.field(default=False, init=False)
     """Whether a request is waiting for its answer."""
+    _has_ended: bool = attrs.field(default=False, init=False)
+    """Whether the peer has closed its side."""
 
     async def serve(self) -> None:
         """Answer requests until either side ends the connection."""
@@ -120,6 +128,8 @@ class _Connection:
         try:
             while await self._exchange():
                 pass
+        except Disconnected:
+            await self._refuse(400)
         except h11.RemoteProtocolError as error:
             await self._refuse(error.error_status_hint)
         except Cut as cut:
@@ -142,15 +152,15 @@ class _Connection:
         if not isinstance(head, h11.Request):
             return False
         self._is_waiting = True
-        target = head.target.decode("latin-1").partition("?")[0]
+        target = head.target.decode("latin-1")
         record = RecordedRequest(
             method=head.method.decode("ascii"),
-            path=unquote(target),
+            path=unquote(target.partition("?")[0]),
             at=self.state.rooms.clock.now(),
         )
         pairs = list(head.headers)
         await Exchange(self.state, record, target, pairs, self._read, self._write).run()
-        can_follow = self._http.their_state not in {h11.SEND_BODY, h11.MUST_CLOSE}
+        can_follow = self._http.their_state not in {h11.SEND_BODY, h11.MUST_CLOSE, h11.ERROR}
         self._http = _parser(self._http.trailing_data[0])
         return can_follow
 
@@ -161,7 +171,9 @@ class _Connection:
 
     async def _receive(self) -> bytes:
         await checkpoint()  # a fast peer must not keep the others waiting
-        return await asyncio.get_running_loop().sock_recv(self.peer, 64 * 1024)
+        data = await asyncio.get_running_loop().sock_recv(self.peer, 64 * 1024)
+        self._has_ended = not data
+        return data
 
     async def _read(self) -> tuple[bytes, bool]:
         """Return the next bytes of a request's body, and whether there are more."""
@@ -169,7 +181,12 @@ class _Connection:
             interim = h11.InformationalResponse(status_code=100, headers=[])
             await self._write(self._http.send(interim) or b"")
             self._is_waiting = True
-        event = await self._next_event()
+        try:
+            event = await self._next_event()
+        except h11.RemoteProtocolError:
+            if self._has_ended:
+                raise Disconnected from None
+            raise
         return (bytes(event.data), True) if isinstance(event, h11.Data) else (b"", False)
 
     async def _write(self, data: bytes) -> None:
