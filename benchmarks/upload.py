@@ -23,7 +23,7 @@ from benchmarks import _sink, _wire
 from benchmarks._compare import GAP, MEMORY, Column, Comparison, Options, Target, Task, compare
 from benchmarks._compare import shown as shown_size
 from benchmarks._curl import curl
-from benchmarks._measure import Meter, Sample, measured
+from benchmarks._measure import Meter, Sample, measured, measured_alone
 from benchmarks._process import OURS, Client, Role, ours_on_other_loops
 from benchmarks._sink import Certificate
 
@@ -33,7 +33,8 @@ NOTES = f"""\
   better; of the other figures less.
 * CPU: user and system time of the client, without start-up.
 * memory: largest growth of the resident set; up to 0.25 MiB is noise.
-* gap: how late a task that sleeps 1 ms wakes up, at most; on an idle event loop about 1 ms.
+* gap: how late a task that sleeps 1 ms wakes up, at most; on an idle event loop about 1 ms. It is
+  measured in another process: that task costs time itself.
 * The document is a file in the page cache. The server is {_sink.DESCRIPTION}."""
 
 CURL = "curl"
@@ -55,6 +56,8 @@ class Job:
     """Path of the document whose upload is measured."""
     ca_file: str | None = None
     """Certificates (PEM) that the server's is checked against; ``None``: no TLS."""
+    is_watched: bool = False
+    """Whether a task beside the upload measures gaps."""
 
     @property
     def url(self) -> str:
@@ -65,7 +68,8 @@ class Job:
 async def _twice(upload: Callable[[str], Awaitable[object]], job: Job) -> Sample:
     """Get started, then measure."""
     await upload(job.warm_up)
-    return await measured(lambda: upload(job.document))
+    measure = measured if job.is_watched else measured_alone
+    return await measure(lambda: upload(job.document))
 
 
 # --- the clients; each fresh process imports its own ---------------------------------------------
@@ -240,12 +244,14 @@ def _sample(
     with document.open("rb") as file:  # so that it is in the page cache
         while file.read(2**20):
             pass
-    with _sink.running_sink(certificate) as sink:
-        ca_file = certificate.path if certificate else None
-        job = Job(sink.base_url, str(warm_up), str(document), ca_file)
-        sample = client.measure(__name__, job)
-        sink.check_received(*[path.stat().st_size for path in (warm_up, document)])
-    return sample
+    samples = []
+    for is_watched in (False, True) if client.loop else (False,):
+        with _sink.running_sink(certificate) as sink:
+            ca_file = certificate.path if certificate else None
+            job = Job(sink.base_url, str(warm_up), str(document), ca_file, is_watched)
+            samples.append(client.measure(__name__, job))
+            sink.check_received(*[path.stat().st_size for path in (warm_up, document)])
+    return attrs.evolve(samples[0], gap_seconds=samples[-1].gap_seconds)
 
 
 def _task(size: int, tls: bool) -> Task:
