@@ -148,7 +148,7 @@ def test_a_timeout_ends_every_phase(run: Run, phase: Phase) -> None:
         if document == "stream":
             data = Document.from_stream(endless(), "deck.pdf")
         if document == "declared":
-            data = Document.from_stream(endless(), "deck.pdf", size=100, replayable=False)
+            data = Document.from_stream(endless(), "deck.pdf", size=100_000, replayable=False)
         named: Any = {} if isinstance(data, Document) else {"filename": "deck.pdf"}
         settings = {"preflight": True, **phase.how}
         checks, recorder = settings.pop("checks", accepted()), EventRecorder()
@@ -168,6 +168,29 @@ def test_a_timeout_ends_every_phase(run: Run, phase: Phase) -> None:
             assert (caught.value.bytes_sent is None) is (document is LINK)
             ago = 5 if len(script) == 2 else 0  # since the document was lost
             assert caught.value.lock_free_in == pytest.approx(300 - ago)
+
+    run(main)
+
+
+async def never_closed() -> AsyncIterator[bytes]:
+    """Bring some bytes, and do not end when it is closed."""
+    try:
+        yield bytes(50_000)
+        yield bytes(50_000)
+    finally:
+        await anyio.sleep(AGES)
+
+
+@pytest.mark.both_loops
+def test_a_stream_that_is_never_closed(run: Run) -> None:
+    """Its cleanup gets a moment beyond the time of the call."""
+
+    async def main() -> None:
+        data = Document.from_stream(never_closed(), "a.pdf", size=100_000, replayable=False)
+        async with client_without_checks(Scripted(hanging(take=20_000))) as client:
+            with pytest.raises(DeadlineExceeded):
+                await client.upload_whiteboard_file("room01", data, timeout=5)
+            assert 5.05 < anyio.current_time() <= 5.11
 
     run(main)
 
