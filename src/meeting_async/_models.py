@@ -275,8 +275,9 @@ class UploadReceipt:
     raw: Mapping[str, Any] = attrs.field(repr=False, hash=False)
     """The whole record that the server sent."""
     session: str = attrs.field(default="", repr=False)
-    """Id of the session that has it (``ActiveRoom.sid``), ``""`` if it is not known. Treat it like
-    a link: who knows it and the name can read the document."""
+    """Id of the session that has it (``ActiveRoom.sid``): the one that ran when the room was
+    checked, right before. ``""`` if it is not known. Treat it like a link: who knows it and the
+    name can read the document."""
     found: bool | None = None
     """With ``delivery="exactly_once"``: whether the server showed the document in its session;
     ``False`` if that could not be told. If no answer came, ``status_code`` is ``""``: then it has

@@ -124,6 +124,20 @@ async def test_a_document_is_due_again_in_a_new_session(
     assert len(server.requests) == asked + 2  # one check for each room
 
 
+async def test_once_per_room_also_if_it_is_found_out(server: MeetingServer, path: Path) -> None:
+    """The files of an ended session are gone: that a document is not there proves nothing."""
+    server.add_room("room02")
+    jobs = [job("c.pdf", "room02"), job("b.pdf")]
+    await run(server, path, jobs)
+    changed(path, LEFT_LONG_AGO)
+    renew(server)
+    how: dict[str, Any] = {"once_per": "room", "delivery": "exactly_once"}
+    again = await run(server, path, jobs, **how)
+    assert statuses(again) == ["skipped", "unknown"]
+    assert "its session has ended" in str(again.outcomes[1].error)
+    assert listed(server) == []
+
+
 async def test_a_journal_of_the_last_version_counts_for_every_session(
     server: MeetingServer, path: Path
 ) -> None:

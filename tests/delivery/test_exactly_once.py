@@ -262,6 +262,31 @@ def test_a_stream_that_was_lost_is_not_sent_again() -> None:
     in_world(act)
 
 
+def test_what_a_session_has_taken_along_is_not_certain() -> None:
+    """It was perhaps there: if it is not sent again, nobody says that it was not."""
+
+    async def act(world: World) -> None:
+        async def chunks() -> AsyncIterator[bytes]:
+            yield PDF
+
+        async def renew() -> None:
+            await anyio.sleep(0.5)
+            assert [file.name for file in world.room.accepted] == ["first.pdf", NAME]
+            world.room.end()
+            world.server.add_room("room01")
+
+        await upload(world, "first.pdf")
+        world.server.lose_next_reply()
+        world.server.stored_files_after = 1
+        stream = Document.from_stream(chunks(), NAME, size=len(PDF), replayable=False)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(renew)
+            with pytest.raises(UploadOutcomeUnknown, match="its session has ended"):
+                await world.client.upload_whiteboard_file("room01", stream)
+
+    in_world(act)
+
+
 def test_its_own_earlier_attempts_are_no_other_document() -> None:
     """Refused with 409, and sent again in the same second: what is there then is this document."""
 

@@ -185,6 +185,11 @@ class BatchJob(RunningJob, UploadHooks):
 
     # --- around an attempt -----------------------------------------------------------------------
 
+    @property
+    def follows_sessions(self) -> bool:
+        """Not with ``once_per="room"``."""
+        return self.common.limits.once_per == "session"
+
     def sending(self) -> None:
         """Let the other jobs of the batch begin. From now on a stop does not end this one."""
         self.common.verify()

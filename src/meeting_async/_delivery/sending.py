@@ -28,6 +28,11 @@ class UploadHooks:
     can_be_alone: ClassVar[bool] = False
     """Whether a wait for ``"alone"`` lasts until no other upload of the batch runs."""
 
+    @property
+    def follows_sessions(self) -> bool:
+        """Whether a document that may have gone with its session is sent to the next one."""
+        return True
+
     def sending(self) -> None:
         """Called before each time the document is sent, after the questions."""
 

@@ -20,7 +20,13 @@ from meeting_async import _events
 from meeting_async._clock import CLEANUP_SECONDS
 from meeting_async._delivery.attempts import Attempts, attempts_of, retry_loop
 from meeting_async._delivery.call import Call, running
-from meeting_async._delivery.decide import RetrySafety, Wait, untellable
+from meeting_async._delivery.decide import (
+    SESSION_ENDED,
+    RetrySafety,
+    Wait,
+    has_ended,
+    untellable,
+)
 from meeting_async._delivery.history import Step
 from meeting_async._delivery.lookup import Lookup
 from meeting_async._delivery.questions import Questions
@@ -377,7 +383,12 @@ class _Upload:
         asked = await self._ask(await self._signed())
         if asked.refusal is not None:
             return asked.refusal
-        return await self._look_in(asked.session or sent.session, sent, is_free=asked.is_free)
+        now = await self._look_in(asked.session or sent.session, sent, is_free=asked.is_free)
+        if not (now.proves and has_ended(sent, now)):
+            return now
+        if self.hooks.follows_sessions:
+            return attrs.evolve(now, reason=SESSION_ENDED)
+        return attrs.evolve(now, verdict=Verdict.UNKNOWN, proves=False, reason=SESSION_ENDED)
 
     async def _confirmed(self, sent: Step, found: Step) -> Step:
         """Return evidence of an accepted document; not *misplaced* if its session has ended."""
@@ -388,8 +399,7 @@ class _Upload:
         now = await self._look_in(session, sent)
         if now.verdict is Verdict.FOUND:
             return now
-        reason = "its session has ended"
-        return attrs.evolve(found, verdict=Verdict.UNKNOWN, proves=False, reason=reason)
+        return attrs.evolve(found, verdict=Verdict.UNKNOWN, proves=False, reason=SESSION_ENDED)
 
     async def _look_in(self, session: str, sent: Step, *, is_free: bool = False) -> Step:
         """Ask for evidence in another session; if the document is there, tell the hooks."""
