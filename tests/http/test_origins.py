@@ -37,7 +37,7 @@ from support.peer import (
     in_another_process,
     relaying,
     reply,
-    resetting_at_once,
+    resetting,
     silent,
 )
 from support.ports import free_port
@@ -316,7 +316,7 @@ TUNNELS: dict[str, tuple[Script, str, bool]] = {
     "forbidding": (answering(reply(403)), "(HTTP 403): let it connect to meet.invalid:443", True),
     "unreachable": (answering(reply(502)), "cannot reach meet.invalid:443 (HTTP 502)", False),
     "broken": (broken, "no connection", False),
-    "resetting": (resetting_at_once, "breaks the connection", False),
+    "resetting": (resetting(0), "breaks the connection", False),
     "greeting": (greeting, "did not answer in HTTP: is it an HTTP proxy", True),
     "babbling": (babbling, "did not answer in HTTP", True),
     "speaking": (speaking, "sent bytes before the TLS handshake", True),
