@@ -181,7 +181,6 @@ FORMS: list[tuple[bytes, str, bytes]] = [
     (document()[: -len(END)] + document(PDF.ljust(LIMIT + 1), "large.pdf"), "deck.pdf", PDF),
     (extended("UTF-8''u%C3%A4%20.pdf"), "u\xe4 .pdf", PDF),
     (extended("iso-8859-1'de'u%E4.pdf", 'filename="u.pdf"; '), "u\xe4.pdf", PDF),
-    (extended("x-odd''u.pdf", 'filename="deck.pdf"; '), "deck.pdf", PDF),
     (QUOTED + END + b"epilogue", 'a "b"; c.pdf', OTHERS),
 ]
 NAMES = {
