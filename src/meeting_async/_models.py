@@ -336,9 +336,11 @@ class ActiveRoom:
     )
     raw: Mapping[str, Any] = attrs.field(repr=False, hash=False)
     """The whole reply, unknown fields included."""
+    date: int | None = None
+    """When the server said so: Unix time by its own clock (RFC 9110 section 6.6.1)."""
 
     @classmethod
-    def from_reply(cls, room_id: str, reply: Mapping[str, Any]) -> Self:
+    def from_reply(cls, room_id: str, reply: Mapping[str, Any], date: int | None = None) -> Self:
         """Read the reply of ``getActiveRoomInfo``; no field is required."""
         room = _mapping(reply.get("room"))
         info = _mapping(room.get("room_info"))
@@ -362,6 +364,7 @@ class ActiveRoom:
                 if isinstance(person, Mapping)
             ),
             raw=reply,
+            date=date,
         )
 
 

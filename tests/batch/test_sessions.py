@@ -13,13 +13,21 @@ from typing import Any
 import anyio
 import pytest
 
-from meeting_async import BatchReport, Event, MeetingClient, RetryPolicy, UploadJob, WaitingForRoom
+from meeting_async import (
+    AttemptStarted,
+    BatchReport,
+    Event,
+    MeetingClient,
+    RetryPolicy,
+    UploadJob,
+    WaitingForRoom,
+)
 from meeting_async.errors import (
     AuthenticationFailed,
     ConnectionLost,
     UnexpectedReply,
 )
-from meeting_async.evidence import Answer, Finding, Send, Sought
+from meeting_async.evidence import Answer, Finding, Send, Sought, StoredFiles
 from meeting_async.testing import MeetingServer
 from support.batches import statuses
 from support.documents import PDF
@@ -124,15 +132,44 @@ async def test_a_document_is_due_again_in_a_new_session(
     assert len(server.requests) == asked + 2  # one check for each room
 
 
-async def test_once_per_room_also_if_it_is_found_out(server: MeetingServer, path: Path) -> None:
+class EndsMeanwhile:
+    """Evidence of a storage that lags, in a session that ends right before a question."""
+
+    def __init__(self, server: MeetingServer, at: int) -> None:
+        self.server, self.left = server, at
+
+    async def find(self, sought: Sought, send: Send, /) -> Finding:
+        """Ask, perhaps after the session has ended."""
+        self.left -= sought.name == "b.pdf"
+        if sought.name == "b.pdf" and self.left == 0:
+            renew(self.server)
+        if sought.name == "b.pdf" and self.left > 0:
+            return Finding(Answer.NOT_FOUND, "not yet")
+        return await StoredFiles().find(sought, send)
+
+
+@pytest.mark.parametrize("once_per", ["room", "session"])
+@pytest.mark.parametrize("how", ["ended", "denied", "ends before a look", "ends before the next"])
+async def test_once_per_room_also_if_it_is_found_out(
+    server: MeetingServer, path: Path, how: str, once_per: str
+) -> None:
     """The files of an ended session are gone: that a document is not there proves nothing."""
     server.add_room("room02")
     jobs = [job("c.pdf", "room02"), job("b.pdf")]
     await run(server, path, jobs)
     changed(path, LEFT_LONG_AGO)
-    renew(server)
-    how: dict[str, Any] = {"once_per": "room", "delivery": "exactly_once"}
-    again = await run(server, path, jobs, **how)
+    asks: dict[str, Any] = {"delivery": "exactly_once"}
+    if "ends" in how:
+        asks["evidence"] = EndsMeanwhile(server, 1 if how == "ends before a look" else 2)
+    else:
+        renew(server)
+    if how == "denied":
+        server.refuse_next("ROOM_NOT_ACTIVE", path=CHECK, times=2)
+    again = await run(server, path, jobs, once_per, **asks)
+    if once_per == "session":
+        assert statuses(again) == ["skipped", "accepted"]
+        assert listed(server) == ["b.pdf"]
+        return
     assert statuses(again) == ["skipped", "unknown"]
     assert "its session has ended" in str(again.outcomes[1].error)
     assert listed(server) == []
@@ -260,12 +297,12 @@ async def test_a_question_about_the_session_is_asked_again(
     assert report.stopped_by is None
 
 
-@pytest.mark.parametrize("pause", [0.0, 3.0])
+@pytest.mark.parametrize(("pause", "took_long"), [(0.0, False), (3.0, False), (3.0, True)])
 @pytest.mark.parametrize(
     ("delivery", "told"), [("exactly_once", "accepted"), ("at_most_once", "unknown")]
 )
 async def test_a_form_that_arrives_between_two_runs(
-    server: MeetingServer, path: Path, delivery: Any, told: str, pause: float
+    server: MeetingServer, path: Path, delivery: Any, told: str, pause: float, *, took_long: bool
 ) -> None:
     """And between two sessions: found in the second one, as the journal says from then on.
 
@@ -273,6 +310,8 @@ async def test_a_form_that_arrives_between_two_runs(
     """
     server.lose_next_reply(arrives_after=1.0)
     assert statuses(await run(server, path)) == ["unknown", "accepted"]
+    if took_long:
+        changed(path, "UPDATE jobs SET since = since - 1000")
     renew(server)
     await anyio.sleep(pause)
     again = "skipped" if told == "accepted" else told
@@ -283,6 +322,19 @@ async def test_a_form_that_arrives_between_two_runs(
         assert sorted(listed(server)) == ["a", "b"]
         sessions = {one.session for one in report.outcomes if one.delivered}
         assert sessions == {server.rooms["room01"].sid}
+
+
+async def test_sessions_that_change_during_an_upload(server: MeetingServer, path: Path) -> None:
+    """The check was answered by one, the next one has the document: it is not sent there again."""
+
+    def sending(event: Event) -> None:
+        if isinstance(event, AttemptStarted) and event.document == "a":
+            renew(server)
+
+    first = await run(server, path, on_event=sending)
+    assert (statuses(first), listed(server)) == (["accepted"] * 2, ["a", "b"])
+    assert [one.delivered for one in (await run(server, path)).outcomes] == [True, True]
+    assert listed(server) == ["a", "b"]
 
 
 @needs_nginx

@@ -26,8 +26,10 @@ from meeting_async._batch.results import (
 from meeting_async._clock import Clock
 from meeting_async._delivery.call import Call, new_call
 from meeting_async._delivery.decide import untellable
+from meeting_async._delivery.evidence import Accepted, Answer
 from meeting_async._delivery.history import History, Step, left_behind
 from meeting_async._delivery.json_call import active_room, wait_until_active
+from meeting_async._delivery.lookup import finding
 from meeting_async._delivery.sending import UploadHooks
 from meeting_async._delivery.session import Options, Session
 from meeting_async._delivery.upload import receipt_of, upload_document
@@ -37,6 +39,9 @@ from meeting_async._models import UploadReceipt
 from meeting_async._protocol.requests import ACTIVE_ROOM_INFO, UPLOAD_WHITEBOARD_FILE
 
 E = TypeVar("E", bound=errors.MeetingError)
+
+CLOCK_SECONDS = 2.0
+"""How far times may differ that two clocks have counted in whole seconds."""
 
 ASK_AGAIN_SECONDS = 1.0
 """Before a room is asked for again that the journal knows."""
@@ -54,9 +59,9 @@ class Common:
     now: Clock = anyio.current_time
     began: float = 0.0
     """Start of the batch."""
-    sessions: dict[str, tuple[str, int | None]] = attrs.field(factory=dict)
-    """Which session runs in the rooms that were asked because of a journal, and since when (Unix
-    time of the server); ``""``: none."""
+    sessions: dict[str, tuple[str, float]] = attrs.field(factory=dict)
+    """Which session runs in the rooms that were asked because of a journal (``""``: none), and
+    since when, on the event loop's clock (``-inf``: not known)."""
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -106,27 +111,37 @@ class RunningJob:
         """Return what an earlier run has left, *ready* if another session is to have it, too."""
         if entry.state in CERTAIN - {"accepted"}:
             return entry
-        if await self._is_due_again(entry):
+        if self.common.limits.once_per == "session" and await self._is_due_again(entry):
             return attrs.evolve(entry, state="ready")
         with self.limited("reading the journal"):
             await check_unchanged(entry, document)
         return entry
 
     async def _is_due_again(self, entry: JournalEntry) -> bool:
-        """Return whether a session runs in the room to which nothing of it can have come.
+        """Return whether a session runs in the room to which nothing of it has come, or can come.
 
-        A form that was lost may have come into a session that began soon after it.
+        Sessions may have changed between the check and the document; a form that was lost may have
+        come into a session that began soon after it.
         """
         settle_after, is_lost = self.common.options.retry.settle_after, entry.state != "accepted"
-        if self.common.limits.once_per == "room" or not entry.session:
-            return False
-        if is_lost and entry.sent_ago < settle_after:
+        if not entry.session or (is_lost and entry.sent_ago < settle_after):
             return False  # its form may still come, into the session that runs now
+        sent = self.common.now() - entry.sent_ago
         session, began = await self._session_now()
-        is_late = False
-        if began is not None and entry.since is not None:
-            is_late = began > entry.since + settle_after
-        return session not in {"", entry.session} and (is_late or not is_lost)
+        if session in {"", entry.session}:
+            return False
+        if began > sent + (settle_after if is_lost else CLOCK_SECONDS):
+            return True
+        return not is_lost and not await self._is_in(session, entry)
+
+    async def _is_in(self, session: str, entry: JournalEntry) -> bool:
+        """Return whether the server shows the document of a job in a session."""
+        if entry.since is None or not entry.size:
+            return False
+        facts = self.given.room_id, self.document or "", entry.size, session, entry.since
+        call = self._new_call(UPLOAD_WHITEBOARD_FILE)
+        with self.limited("looking for the document on the server"):
+            return (await finding(call, Accepted(*facts))).answer is Answer.FOUND
 
     def _resume(self, entry: JournalEntry) -> None:
         """Go on after a document of unknown outcome; raise if it must be reported."""
@@ -149,7 +164,7 @@ class RunningJob:
         else:
             self.history.was_sent = True
 
-    async def _session_now(self) -> tuple[str, int | None]:
+    async def _session_now(self) -> tuple[str, float]:
         """Return the session that runs in the room, and when it began; each room is asked once."""
         sessions, room_id = self.common.sessions, self.given.room_id
         if room_id not in sessions:
@@ -157,14 +172,14 @@ class RunningJob:
                 sessions[room_id] = await self._asked_for_session()
         return sessions[room_id]
 
-    async def _asked_for_session(self) -> tuple[str, int | None]:
+    async def _asked_for_session(self) -> tuple[str, float]:
         """Ask for the session as long as an upload would."""
         ends_at = self.common.now() + self.common.options.retry.max_outage
         while True:
             try:
                 room = await active_room(self._new_call(ACTIVE_ROOM_INFO), self.given.room_id)
             except ABSENT:
-                return "", None
+                return "", -math.inf
             except (errors.TransportError, errors.ReplyError) as error:
                 status = getattr(error, "status", 500)  # without one nothing has answered
                 may_heal = isinstance(error, errors.Throttled) or status >= 500
@@ -172,7 +187,9 @@ class RunningJob:
                 if is_permanent or not may_heal or self.common.now() >= ends_at:
                     raise
             else:
-                return room.sid or "", room.creation_time
+                date, began = room.date, room.creation_time
+                age = math.inf if date is None or began is None else date - began
+                return room.sid or "", self.common.now() - age
             await anyio.sleep(ASK_AGAIN_SECONDS)
 
     async def _upload(self, document: Document, hooks: UploadHooks) -> UploadReceipt:

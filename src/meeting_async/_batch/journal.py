@@ -60,7 +60,7 @@ class JournalEntry:
     size: int | None = None
     """Bytes of the document when it was last sent; ``None`` for a link."""
     sent_ago: float = 0.0
-    """Seconds since it was last sent."""
+    """Seconds since it was last sent; of an accepted one, since its outcome was recorded."""
     fingerprint: str | None = None
     """Fingerprint of its file when it was last sent."""
     session: str = ""

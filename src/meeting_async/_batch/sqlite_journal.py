@@ -401,7 +401,8 @@ _CLAIM = """
     ON CONFLICT (identity, ordinal) DO UPDATE SET run = excluded.run"""
 
 _FIND = """
-    SELECT json_extract(value, '$[0]'), jobs.id, state, size, sent_at, fingerprint, session, since
+    SELECT json_extract(value, '$[0]'), jobs.id, state, size,
+        CASE state WHEN 'accepted' THEN changed_at ELSE sent_at END, fingerprint, session, since
     FROM json_each(?) AS new CROSS JOIN jobs
     ON identity = json_extract(value, '$[1]') AND ordinal = json_extract(value, '$[2]')"""
 

@@ -115,7 +115,7 @@ async def _pause(call: Call, timeout: float, error: RoomNotFound | RoomNotActive
 async def _active_room(call: Call, room_id: str, max_reply_bytes: int) -> ActiveRoom:
     body = requests.active_room_body(requests.room_of(room_id))
     answer = await _repeated(call, body, RetrySafety.IDEMPOTENT, max_reply_bytes)
-    return ActiveRoom.from_reply(room_id, answer.payload or {})
+    return ActiveRoom.from_reply(room_id, answer.payload or {}, answer.date)
 
 
 async def _repeated(

@@ -21,10 +21,10 @@ from meeting_async._clock import CLEANUP_SECONDS
 from meeting_async._delivery.attempts import Attempts, attempts_of, retry_loop
 from meeting_async._delivery.call import Call, running
 from meeting_async._delivery.decide import (
+    NO_SESSION,
     SESSION_ENDED,
     RetrySafety,
     Wait,
-    has_ended,
     untellable,
 )
 from meeting_async._delivery.history import Step
@@ -259,7 +259,8 @@ class _Upload:
         """Send the document, or ask for evidence of one that was sent before."""
         history = self.call.history
         if self._asks_for_evidence and (sent := history.in_doubt or history.unconfirmed):
-            return await self._settle(sent)
+            ask = self._settle if history.answer is None else self._confirmed
+            return await ask(sent)
         found = await self._ask_and_send()
         server = self.call.session.server
         is_accepted = found.verdict is Verdict.ACCEPTED and not untellable(found, server)
@@ -370,36 +371,49 @@ class _Upload:
         """Ask for evidence of a document of an earlier attempt, or of an earlier run.
 
         Before it counts as lost, the room must be free: the server may still be working on the
-        form. If another session runs by then, a late form is in that one.
+        form.
         """
         found = await self._lookup.ask(sent)
-        if sent.verdict is Verdict.ACCEPTED:
-            return await self._confirmed(sent, found)
-        retry = self.attempts.limits.retry
-        is_early = self.call.now() - sent.ended < retry.settle_after
+        is_early = self.call.now() - sent.ended < self.attempts.limits.retry.settle_after
         if found.verdict is Verdict.FOUND or is_early:
             return found
         self._is_watching = False  # no document follows these questions
-        asked = await self._ask(await self._signed())
+        asked = await self._probe(await self._signed(), Asked())
         if asked.refusal is not None:
             return asked.refusal
-        now = await self._look_in(asked.session or sent.session, sent, is_free=asked.is_free)
-        if not (now.proves and has_ended(sent, now)):
-            return now
-        if self.hooks.follows_sessions:
-            return attrs.evolve(now, reason=SESSION_ENDED)
-        return attrs.evolve(now, verdict=Verdict.UNKNOWN, proves=False, reason=SESSION_ENDED)
+        found = await self._lookup.ask(sent, is_free=asked.is_free)
+        if found.verdict is Verdict.FOUND:
+            return found
+        return await self._weighed(found, sent, is_free=asked.is_free)
 
-    async def _confirmed(self, sent: Step, found: Step) -> Step:
-        """Return evidence of an accepted document; not *misplaced* if its session has ended."""
-        check = await self._check() if found.proves else None
-        session = check.answer.session if check and check.answer else ""
-        if session in {"", sent.session}:
+    async def _weighed(self, found: Step, sent: Step, *, is_free: bool) -> Step:
+        """Return what *not found* is worth: nothing, if its session does not run afterwards.
+
+        Then its files are gone; and a late form is in the session that runs now.
+        """
+        check = await self._check()
+        if check and check.verdict is not Verdict.ACCEPTED:
+            is_denial = check.verdict is Verdict.REFUSED and denies_room(check.answer)
+            if not (is_denial and is_free):
+                return check
+        session = _session_in(check)
+        if session == sent.session:
+            return found
+        now = await self._look_in(session, sent, is_free=is_free) if session else found
+        if not now.proves:
+            return now
+        if session and self.hooks.follows_sessions:
+            return attrs.evolve(now, reason=_why_not(sent, session))
+        return _proving_nothing(found, sent, session)
+
+    async def _confirmed(self, sent: Step) -> Step:
+        """Ask for evidence of an accepted document, in the same way."""
+        found = await self._lookup.ask(sent)
+        session = _session_in(await self._check()) if found.proves else sent.session
+        if session == sent.session:
             return found
         now = await self._look_in(session, sent)
-        if now.verdict is Verdict.FOUND:
-            return now
-        return attrs.evolve(found, verdict=Verdict.UNKNOWN, proves=False, reason=SESSION_ENDED)
+        return now if now.verdict is Verdict.FOUND else _proving_nothing(found, sent, session)
 
     async def _look_in(self, session: str, sent: Step, *, is_free: bool = False) -> Step:
         """Ask for evidence in another session; if the document is there, tell the hooks."""
@@ -407,6 +421,21 @@ class _Upload:
         if found.verdict is Verdict.FOUND and session != sent.session:
             await self.hooks.may_arrive(self.document, session, sent.since)
         return found
+
+
+def _session_in(check: Step | None) -> str:
+    """Return the session that a check names; ``""``: none."""
+    return check.answer.session if check and check.answer else ""
+
+
+def _proving_nothing(found: Step, sent: Step, session: str) -> Step:
+    """Return evidence of a document that is not in its session, which may have ended."""
+    reason = _why_not(sent, session)
+    return attrs.evolve(found, verdict=Verdict.UNKNOWN, proves=False, reason=reason)
+
+
+def _why_not(sent: Step, session: str) -> str:
+    return SESSION_ENDED if sent.session and session else NO_SESSION
 
 
 async def _released(release: AsyncExitStack, error: BaseException | None) -> None:
