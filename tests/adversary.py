@@ -2,11 +2,11 @@
 
 It accepts a document when its whole form arrives, a session runs in its room, and the room is not
 locked. What it says then is up to the schedule: the truth, or what a proxy or a broken line can
-make of it. Refusals of documents are always true: nothing was stored. Whether it has a document,
-it may refuse to tell, but it never denies one that it has. Answers to the two questions,
-the *check* (`getActiveRoomInfo`) and the empty *form*, may be wrong. Restarts show in nothing: a
-new instance that was not asked about a room puts its documents into the room of the form before.
-Two replies to one request are not here: they are a matter of connections.
+make of it. Refusals of documents are always true: nothing was stored. Whether it has a document, it
+may refuse to tell, but it never denies one that it has; what a session has goes with it. Answers to
+the two questions, the *check* (`getActiveRoomInfo`) and the empty *form*, may be wrong. Restarts
+show in nothing: a new instance that was not asked about a room puts its documents into the room of
+the form before. Two replies to one request are not here: they are a matter of connections.
 """
 
 from __future__ import annotations
@@ -137,6 +137,7 @@ class Arrival:
     name: str
     content: bytes
     at: float = 0.0
+    session: str = ""
 
 
 @attrs.frozen
@@ -189,6 +190,9 @@ class Adversary:
     """When a new instance takes over, or as soon afterwards as nobody sees it."""
     sights: Sequence[str] = ()
     """The same as ``faults`` for each question whether a document is there."""
+    ends: Sequence[tuple[str, int]] = ()
+    """When all sessions end, and others begin: right before the n-th ``"check"``, ``"form"``,
+    ``"document"`` (its last bytes) or ``"sight"``, each counted from the one before."""
     people: int = 0
     """In each room: a key of `ROOMS`."""
     stored: list[Arrival] = attrs.field(factory=list)
@@ -202,6 +206,8 @@ class Adversary:
     _asked: set[str] = attrs.field(factory=set)
     _last_room: str = ""
     _running: int = 0
+    _sessions: int = 0
+    _since_end: Counter[str] = attrs.field(factory=Counter)
     _quiet_since: float = -math.inf
     _kept: list[tuple[str, Arrival]] = attrs.field(factory=list)
     """Forms that a proxy delivers later, and their rooms."""
@@ -243,6 +249,19 @@ class Adversary:
             self._running -= 1
             self._quiet_since = anyio.current_time()
 
+    def _may_end(self, what: str) -> None:
+        """End the sessions, if it is time for that; what they have shown goes with them."""
+        self._since_end[what] += 1
+        if self._sessions < len(self.ends):
+            kind, number = self.ends[self._sessions]
+            if kind == what and self._since_end[what] >= number:
+                self._sessions += 1
+                self._since_end.clear()
+
+    def session_in(self, room: str) -> str:
+        """Return the session that runs in a room."""
+        return f"{room}-{self._sessions}"
+
     def _note(self, what: str, says: str = "", **facts: Any) -> None:
         self.steps.append(Step(anyio.current_time(), what, WHO.get(""), says, **facts))
 
@@ -263,13 +282,16 @@ class Adversary:
                 self._store(room, arrival)
 
     def _store(self, room: str, arrival: Arrival) -> None:
-        self.stored.append(arrival)
+        self.stored.append(attrs.evolve(arrival, session=self.session_in(arrival.room)))
         self._locked_until[room] = arrival.at + self.processing
 
     async def _show(self, request: Request) -> Reply:
-        """Answer whether a document is there; the session of a room has the room's id."""
-        room, name = map(unquote, request.url.partition("?")[0].split("/")[-2:])
-        there = [one for one in self.stored if (one.room, one.name) == (room, name)]
+        """Answer whether a document is there."""
+        self._may_end("sight")
+        session, name = map(unquote, request.url.partition("?")[0].split("/")[-2:])
+        there = [one for one in self.stored if (one.session, one.name) == (session, name)]
+        if there and self.session_in(there[-1].room) != session:
+            return Reply(404)
         fault = next(self._faults["sight"])
         if fault in BREAKS or fault in {"503", "307"}:
             return await self._said(fault, request) if fault in BREAKS else Reply(int(fault))
@@ -287,9 +309,11 @@ class Adversary:
     async def _answer_question(self, request: Request, body: bytes) -> Reply:
         if request.url.endswith("getActiveRoomInfo"):
             what, room = "check", json.loads(body)["room_id"]
+            self._may_end(what)
             self._note(what)
         else:
             what, room = "form", dict(request.headers)[b"Room-Id"].decode()
+            self._may_end(what)
             self._contact(what, room)
         fault = next(self._faults[what])
         if fault not in {TRUTH, OPPOSITE}:
@@ -303,7 +327,7 @@ class Adversary:
             says = OPPOSITES[says]
         self._note(f"{what} answer", says, is_true=fault == TRUTH)
         if says == "active":
-            sid = b'"room_info":{"sid":"%s"' % room.encode()
+            sid = b'"room_info":{"sid":"%s"' % self.session_in(room).encode()
             content = ROOMS[self.people].replace(b'"room_info":{', sid, 1)
             return _fitting(content, request, _date(anyio.current_time()))
         if says == "denied" and what == "check":
@@ -351,6 +375,7 @@ class Adversary:
     async def _answer(
         self, fault: str, request: Request, form: bytes, room: str, lands_in: str
     ) -> Reply:
+        self._may_end("document")
         if room in self.absent:
             self._note("document answer", "refused")
             return ABSENT

@@ -31,9 +31,10 @@ from adversary import (
     Adversary,
     Step,
 )
-from meeting_async import Finished, MeetingClient, UploadReceipt, Verdict
+from meeting_async import Finished, MeetingClient, UploadJob, UploadReceipt, Verdict
 from meeting_async.errors import (
     ConnectFailed,
+    DocumentMisplaced,
     MeetingError,
     ProcessingFailed,
     RequestRefused,
@@ -84,7 +85,11 @@ class Schedule:
     delivery: Any
     server: dict[str, Any]
     """The settings of an :class:`Adversary`."""
+    once_per: Any = "session"
+    """``"room"``: each is a batch of its own."""
 
+
+KINDS = ["check", "form", "document", "sight"]
 
 EXCHANGE = 0.01
 """Seconds that a small request takes here at most."""
@@ -134,11 +139,12 @@ def schedules(draw: st.DrawFn) -> Schedule:
         "sights": st.just([]) | st.lists(st.sampled_from([TRUTH, *SIGHTS]), max_size=12),
         "absent": st.sampled_from([[], [], [], [], ["room1"]]),
         "restarts": st.lists(seconds, max_size=3),
+        "ends": st.just([]) | st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 6))),
         "people": st.sampled_from([0, 0, 0, 3000]),
         "is_endless": st.sampled_from([*[False] * 19, True]),
     })  # fmt: skip
     delivery = draw(st.sampled_from(["at_most_once", "at_least_once", *["exactly_once"] * 2]))
-    return Schedule(uploads, delivery, draw(server))
+    return Schedule(uploads, delivery, draw(server), draw(st.sampled_from(["session", "room"])))
 
 
 async def play(schedule: Schedule) -> tuple[Adversary, list[Ended]]:
@@ -153,13 +159,13 @@ async def play(schedule: Schedule) -> tuple[Adversary, list[Ended]]:
     )
     async with client, anyio.create_task_group() as group:
         for upload in schedule.uploads:
-            group.start_soon(_upload, client, upload, ended)
+            group.start_soon(_upload, client, upload, ended, schedule.once_per)
     await anyio.sleep(LATE)
     adversary.deliver_kept()
     return adversary, ended
 
 
-async def _upload(client: MeetingClient, upload: Upload, ended: list[Ended]) -> None:
+async def _upload(client: MeetingClient, upload: Upload, ended: list[Ended], once_per: Any) -> None:
     await anyio.sleep(upload.begins)
     WHO.set(upload.name)
     began, result = anyio.current_time(), Ended(upload, 0)
@@ -170,15 +176,19 @@ async def _upload(client: MeetingClient, upload: Upload, ended: list[Ended]) -> 
         if upload.on_event == "raises":
             raise ZeroDivisionError
 
+    how: dict[str, Any] = {"max_wait": upload.max_wait, "timeout": upload.timeout}
+    content, name = upload.content, upload.name
     try:
-        result.receipt = await client.upload_whiteboard_file(
-            upload.room,
-            upload.content,
-            filename=upload.name,
-            max_wait=upload.max_wait,
-            timeout=upload.timeout,
-            on_event=on_event,
-        )
+        if once_per == "session":
+            result.receipt = await client.upload_whiteboard_file(
+                upload.room, content, filename=name, on_event=on_event, **how
+            )
+        else:
+            job = UploadJob(upload.room, content, filename=name)
+            many = client.upload_many([job], once_per=once_per, on_event=on_event, **how)
+            async with many as batch:
+                (outcome,) = (await batch.wait()).outcomes
+            result.receipt, result.error = outcome.receipt, outcome.error
     except MeetingError as error:
         result.error = error
     result.seconds = anyio.current_time() - began
@@ -188,12 +198,13 @@ async def _upload(client: MeetingClient, upload: Upload, ended: list[Ended]) -> 
 def check(schedule: Schedule, adversary: Adversary, ended: list[Ended]) -> None:
     """Hold what happened against docs/delivery.md."""
     assert len(ended) == len(schedule.uploads)
-    counts = Counter(arrival.name for arrival in adversary.stored)
+    sessions = defaultdict[str, list[str]](list)
     for arrival in adversary.stored:
         upload = next(upload for upload in schedule.uploads if upload.name == arrival.name)
         assert (arrival.room, arrival.content) == (upload.room, upload.content)
+        sessions[arrival.name].append(arrival.session)
     for result in ended:
-        check_outcome(schedule, result, counts[result.upload.name])
+        check_outcome(schedule, result, sessions[result.upload.name])
         check_verdict(result)
         check_early(schedule, adversary, result)
         check_limits(adversary, result)
@@ -202,15 +213,24 @@ def check(schedule: Schedule, adversary: Adversary, ended: list[Ended]) -> None:
     check_steps(schedule, adversary)
 
 
-def check_outcome(schedule: Schedule, result: Ended, stored: int) -> None:
-    """Every document reaches its room once, or the caller is told exactly what is known."""
+def check_outcome(schedule: Schedule, result: Ended, stored: list[str]) -> None:
+    """Every document reaches its room once, or the caller is told exactly what is known.
+
+    What has gone with its session is sent to the next one, if that is wanted.
+    """
     if schedule.delivery != "at_least_once":
-        assert stored <= 1, "a document is in its room twice"
+        assert len(stored) == len({*stored}), "a document is in a session twice"
+    is_once = schedule.delivery == "at_most_once"
+    if is_once or (schedule.delivery, schedule.once_per) == ("exactly_once", "room"):
+        assert len(stored) <= 1, "a document is in its room twice"
     if result.receipt is not None:
-        assert stored >= 1, "accepted, and not there"
+        assert stored, "accepted, and not there"
         assert result.receipt.document == result.upload.name
-    elif not isinstance(result.error, UploadOutcomeUnknown):
-        assert stored == 0, f"in the room, and the caller was told: {result.error!r}"
+        assert not result.receipt.found or result.receipt.session in stored
+    else:
+        assert not isinstance(result.error, DocumentMisplaced)
+    if not (result.receipt or isinstance(result.error, UploadOutcomeUnknown)):
+        assert not stored, f"in the room, and the caller was told: {result.error!r}"
 
 
 def check_verdict(result: Ended) -> None:
@@ -350,11 +370,12 @@ def alone(
     size: int = LARGE,
     uploads: list[Upload] | None = None,
     delivery: str = "at_most_once",
+    once_per: str = "session",
     **facts: Any,
 ) -> Schedule:
     """Let one upload meet some faults, and none of the limits that a caller may set."""
     server = {"faults": faults, "processing": 2, "seconds_per_byte": 1e-6, **facts}
-    return Schedule(uploads or [one(size=size)], delivery, server)
+    return Schedule(uploads or [one(size=size)], delivery, server, once_per)
 
 
 IN_TURN = [one(max_wait=0), one(1, begins=1)]
@@ -392,6 +413,15 @@ EXAMPLES: dict[str, Schedule] = {
     **{f"not told, and denied: {how}": alone("reset", delivery="exactly_once", sights=[how] * 60,
                                              checks=[TRUTH, *[OPPOSITE] * 60])
        for how in SIGHTS},
+    **{f"a session ends before {kind} {number}, {sights} not shown": alone(
+           TRUTH, "502", delivery="exactly_once", once_per="room", uploads=SEVERAL[::3],
+           sights=[TRUTH, *["503"] * sights], ends=[(kind, number)])
+       for sights in (0, 30) for kind in KINDS for number in range(1, 25)},
+    **{f"gone with its session, then {how}": alone(
+           TRUTH, "502", *faults, delivery="exactly_once", uploads=SEVERAL[::3],
+           ends=[("sight", 2)])
+       for how, faults in {"lost": ["early, dropped"] * 9, "refused": ["refuse"],
+                           "failed": ["fail"]}.items()},
     "restarts that nobody sees": alone(uploads=SEVERAL, restarts=[4, 9, 14, 19, 24]),
     "restarts, and a failure": alone("fail", uploads=SEVERAL, restarts=[4, 14]),
     "failures": alone(TRUTH, "fail", "fail", uploads=SEVERAL),

@@ -413,6 +413,7 @@ def after_evidence(*evidence: tuple[Verdict, float], outcome: Verdict = UNKNOWN,
         facts: dict[str, Any] = {
             "proves": verdict is NOT_FOUND and seconds % 65 in {0, 5},
             "reason": "HTTP 404",
+            "session": KNOWN["session"],
         }
         decision = told.after(verdict, "evidence", seconds, answer=answer, **facts)
     return decision

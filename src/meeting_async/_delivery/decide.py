@@ -376,7 +376,7 @@ class _Decision:
 
     def _error(self, last: Step) -> MeetingError:
         limits, answer = self.limits, last.answer
-        if last.proves and not has_ended(self.history.document or last, last):
+        if last.proves and self.history.unknown_since is None:
             lost = sum(one.proves for one in self.history.steps)
             often = "once" if lost == 1 else f"{lost} times"
             return UploadInterrupted(f"lost {often}, and not there", "", limits.size or 0)
@@ -427,11 +427,6 @@ EVIDENCE_SHARE = 0.25
 
 NO_SESSION = "the server has named no session"
 SESSION_ENDED = "its session has ended"
-
-
-def has_ended(document: Step, last: Step) -> bool:
-    """Return whether another session runs than that of the document, whose files are gone."""
-    return "" not in {document.session, last.session} and document.session != last.session
 
 
 def untellable(document: Step, server: Server) -> str:

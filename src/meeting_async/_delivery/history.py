@@ -237,9 +237,22 @@ class History:
 
     @property
     def unknown_since(self) -> float | None:
-        """When the last document of unknown outcome was sent; ``None``: there is none."""
-        doubt = self.in_doubt
+        """When the last document that may have arrived was sent; ``None``: there is none."""
+        doubt = self.in_doubt or self._gone
         return None if doubt is None else doubt.ended
+
+    @property
+    def _gone(self) -> Step | None:
+        """A document of unknown outcome whose session has ended: it may have been there."""
+        sent: Step | None = None
+        for one in self.steps:
+            if is_unknown(one):
+                sent = one
+            elif one.proves and sent is not None:
+                if one.session != sent.session:
+                    return sent
+                sent = None
+        return None
 
     @property
     def unconfirmed(self) -> Step | None:

@@ -31,6 +31,7 @@ from meeting_async._delivery.history import Step
 from meeting_async._delivery.lookup import Lookup
 from meeting_async._delivery.questions import Questions
 from meeting_async._delivery.room_locks import Place
+from meeting_async._delivery.room_wait import MIN_WAIT
 from meeting_async._delivery.sending import Asked, Sending, UploadHooks
 from meeting_async._documents.detect import Uploadable
 from meeting_async._documents.document import Document, found_document
@@ -371,34 +372,26 @@ class _Upload:
         """Ask for evidence of a document of an earlier attempt, or of an earlier run.
 
         Before it counts as lost, the room must be free: the server may still be working on the
-        form.
+        form. Then its session must still run: the files of one that has ended are gone.
         """
         found = await self._lookup.ask(sent)
         is_early = self.call.now() - sent.ended < self.attempts.limits.retry.settle_after
         if found.verdict is Verdict.FOUND or is_early:
             return found
         self._is_watching = False  # no document follows these questions
-        asked = await self._probe(await self._signed(), Asked())
+        asked = await self._ask(await self._signed())
         if asked.refusal is not None:
             return asked.refusal
-        found = await self._lookup.ask(sent, is_free=asked.is_free)
-        if found.verdict is Verdict.FOUND:
+        found, session = await self._lookup.ask(sent, is_free=asked.is_free), asked.session
+        if found.proves and session == sent.session:
+            await anyio.sleep(MIN_WAIT)
+            session = _session_in(await self._check())
+        if found.verdict is Verdict.FOUND or session == sent.session:
             return found
-        return await self._weighed(found, sent, is_free=asked.is_free)
+        return await self._look_further(found, sent, session, is_free=asked.is_free)
 
-    async def _weighed(self, found: Step, sent: Step, *, is_free: bool) -> Step:
-        """Return what *not found* is worth: nothing, if its session does not run afterwards.
-
-        Then its files are gone; and a late form is in the session that runs now.
-        """
-        check = await self._check()
-        if check and check.verdict is not Verdict.ACCEPTED:
-            is_denial = check.verdict is Verdict.REFUSED and denies_room(check.answer)
-            if not (is_denial and is_free):
-                return check
-        session = _session_in(check)
-        if session == sent.session:
-            return found
+    async def _look_further(self, found: Step, sent: Step, session: str, *, is_free: bool) -> Step:
+        """Ask for evidence in the session that runs now: a late form is in that one."""
         now = await self._look_in(session, sent, is_free=is_free) if session else found
         if not now.proves:
             return now

@@ -133,13 +133,13 @@ class QueuedRun(UploadHooks):
     def _take_up(self) -> None:
         """Go on with a document that may have arrived: find out, if that can be told."""
         history, row = self.upload.history, self.row
-        if history.in_doubt is None or is_left(row):
+        if history.unknown_since is None or is_left(row):
             # The earlier ones are over, and lost workers do not count as interruptions.
             history.steps[:] = [one for one in history.steps if one.verdict not in _OF_DOUBTS]
             settle_after = self.upload.common.options.retry.settle_after
             history.steps.append(left_by(row, anyio.current_time(), settle_after))
-        assert history.in_doubt is not None  # noqa: S101 - it was added
-        if not untellable(history.in_doubt, self.upload.common.session.server):
+        doubt = history.in_doubt  # None: it is to be sent to the session that runs now
+        if doubt is None or not untellable(doubt, self.upload.common.session.server):
             history.was_sent, self.upload.entry = False, None  # the steps say it
 
     @property
