@@ -56,10 +56,10 @@ def _own(status: int, code: str, *headers: tuple[bytes, bytes]) -> Reply:
     return Reply(status, ((b"Content-Type", b"application/json"), *headers), content)
 
 
-SIGHTS = ["503", "307", "longer", "older", "no time", "silence", "closed"]
-"""What is said instead of showing a document that is there, and, but for three, of one that is not:
-never 404."""
-LATE = 40.0
+SIGHTS = ["503", "307", "longer", "older", "no time", "silence", "closed", "slow"]
+"""What is said instead of showing a document that is there, and, but for four, of one that is not:
+never 404. "slow": the truth, which is old when it comes."""
+LATE = 60.0
 """Seconds for which a proxy keeps the form that is "kept"."""
 EPOCH = 1_700_000_000
 """Unix time at 0 s of the virtual clock."""
@@ -295,6 +295,8 @@ class Adversary:
         fault = next(self._faults["sight"])
         if fault in BREAKS or fault in {"503", "307"}:
             return await self._said(fault, request) if fault in BREAKS else Reply(int(fault))
+        if fault == "slow":
+            await anyio.sleep(0.9 * request.reply_timeout)
         if not there:
             return Reply(404)
         size = len(there[-1].content) + (fault == "longer")

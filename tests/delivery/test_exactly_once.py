@@ -17,7 +17,7 @@ from meeting_async.errors import (
     UploadInterrupted,
     UploadOutcomeUnknown,
 )
-from meeting_async.evidence import Answer, Finding, Send, Sought
+from meeting_async.evidence import Answer, Finding, Send, Sought, StoredFiles
 from meeting_async.testing import MeetingServer, Room, run_in_virtual_time
 from meeting_async.transports import HttpxTransport
 
@@ -245,6 +245,28 @@ def test_a_session_that_ends_after_the_answer(*, another: bool) -> None:
         assert (receipt.status_code, receipt.found) == ("SUCCESS", False)
 
     in_world(act)
+
+
+class Slowly:
+    """Evidence as it is, whose answer is old when it comes."""
+
+    async def find(self, sought: Sought, send: Send, /) -> Finding:
+        """Ask at once."""
+        found = await StoredFiles().find(sought, send)
+        await anyio.sleep(6)
+        return found
+
+
+def test_an_answer_about_an_accepted_document_that_comes_late() -> None:
+    """It tells what the server showed when it was asked, which was too early."""
+
+    async def act(world: World) -> None:
+        await upload(world, "first.pdf")
+        world.server.stored_files_after = 4
+        receipt, _ = await upload(world)
+        assert (receipt.status_code, receipt.found) == ("SUCCESS", False)
+
+    in_world(act, evidence=Slowly())
 
 
 def test_a_stream_that_was_lost_is_not_sent_again() -> None:

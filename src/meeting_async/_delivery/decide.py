@@ -442,16 +442,17 @@ def untellable(document: Step, server: Server) -> str:
 
 
 def proves_loss(
-    document: Step, server: Server, limits: Limits, now: float, *, is_free: bool
+    document: Step, server: Server, limits: Limits, asked_at: float, *, is_free: bool
 ) -> bool:
     """Return whether *not found* proves that a document is not there, and will not come.
 
-    It does if the server has shown a document before, and nothing can still deliver this one: no
-    proxy (``settle_after`` is over), and not the server itself (then the room would be locked).
+    It does if the server has shown a document before, and nothing could still deliver this one when
+    it was ``asked_at`` (an answer may come much later): no proxy (``settle_after`` is over), and
+    not the server itself (then the room would be locked).
     """
     if not server.shows_files:
         return False
-    age = now - document.ended
+    age = asked_at - document.ended
     if document.verdict is Verdict.ACCEPTED:
         return age >= CONFIRM_SECONDS
     return age >= limits.retry.settle_after and (is_free or age >= limits.lock.window)

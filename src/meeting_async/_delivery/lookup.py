@@ -69,16 +69,17 @@ class Lookup:
         if verdict is Verdict.FOUND:
             answer = ParsedReply(200, {"msg": FOUND})
         elif verdict is Verdict.NOT_FOUND:
-            await self._believe(sent)
-            proves = proves_loss(sent, server, self.attempts.limits, call.now(), is_free=is_free)
+            await self._believe(sent, began)
+            proves = proves_loss(sent, server, self.attempts.limits, began, is_free=is_free)
             reason += "" if server.shows_files else ", and this server has shown no document so far"
         facts: Any = {"reason": reason, "proves": proves, "session": sent.session}
         return step("evidence", began, call.now(), verdict, answer, **facts)
 
-    async def _believe(self, sent: Step) -> None:
+    async def _believe(self, sent: Step, asked_at: float) -> None:
         """Find out whether the server shows files at all: otherwise *not found* means nothing.
 
-        If it does not show a document that it accepted ``CONFIRM_SECONDS`` ago, it shows none.
+        If it does not show a document that it accepted ``CONFIRM_SECONDS`` before it was asked, it
+        shows none.
         """
         call = self.attempts.call
         server = call.session.server
@@ -86,7 +87,7 @@ class Lookup:
             if server.shows_files:
                 return
             await finding(call, document)
-        is_late = call.now() - sent.ended >= CONFIRM_SECONDS
+        is_late = asked_at - sent.ended >= CONFIRM_SECONDS
         if server.shows_files is None and sent.verdict is Verdict.ACCEPTED and is_late:
             server.shows_files = False
             logger.warning(
