@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from meeting_async.errors import JournalError
 from meeting_async.testing import run_in_virtual_time
 from support.batches import job, statuses
 from support.fake_rooms import FakeRooms, Visit
-from support.journals import HookedJournal, running_batch, traced
+from support.journals import HookedJournal, MemoryJournal, running_batch, traced
 from support.tables import BACKENDS, crossed, in_turn
 from support.virtual_time import jump
 
@@ -212,6 +213,21 @@ def test_a_journal_that_answers_late_is_waited_for(
         assert (report.accepted, report.stopped_by) == (ROOMS, None)
         assert journal.journal.states == ["accepted"] * ROOMS
         assert caplog.messages == []
+
+    run_in_virtual_time(main, backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("found", "told"), [("accepted", "skipped"), ("sent", "unknown")])
+def test_an_answer_that_takes_longer_than_a_job_may(backend: str, found: str, told: str) -> None:
+    """What earlier runs did stays true."""
+
+    async def main() -> None:
+        journal = HookedJournal(MemoryJournal(found=found))
+        journal.before["register"] = partial(anyio.sleep, 2)
+        async with running_batch(journal, JOBS[:ROOMS], FakeRooms(), timeout=1.0) as batch:
+            report = await batch.wait()
+        assert statuses(report) == [told] * ROOMS
 
     run_in_virtual_time(main, backend=backend)
 

@@ -17,6 +17,7 @@ from meeting_async import (
     AttemptStarted,
     BatchReport,
     Event,
+    Finished,
     MeetingClient,
     RetryPolicy,
     UploadJob,
@@ -25,6 +26,8 @@ from meeting_async import (
 from meeting_async.errors import (
     AuthenticationFailed,
     ConnectionLost,
+    RoomNotActive,
+    RoomNotFound,
     UnexpectedReply,
 )
 from meeting_async.evidence import Answer, Finding, Send, Sought, StoredFiles
@@ -37,6 +40,7 @@ pytestmark = pytest.mark.anyio
 
 JOBS = [UploadJob("room01", b"%PDF-1.7 " + name.encode(), filename=name) for name in "ab"]
 CHECK = "/room/getActiveRoomInfo"
+ABSENT = RoomNotActive, RoomNotFound
 
 
 @pytest.fixture
@@ -102,6 +106,10 @@ LEFT_LONG_AGO = (
 )
 
 
+ACCEPTED_BEFORE = "UPDATE jobs SET changed_at = changed_at - 10 WHERE state = 'accepted'"
+"""Clocks that count whole seconds can tell it from the beginning of the next session."""
+
+
 @pytest.mark.parametrize("once_per", ["session", "room"])
 @pytest.mark.parametrize("left", ["accepted", "sent"])
 async def test_a_document_is_due_again_in_a_new_session(
@@ -113,6 +121,7 @@ async def test_a_document_is_due_again_in_a_new_session(
     first = await run(server, path, jobs)
     old = {outcome.room_id: outcome.session for outcome in first.outcomes}
     assert old == {name: room.sid for name, room in server.rooms.items()}
+    changed(path, ACCEPTED_BEFORE)
     if left == "sent":
         changed(path, LEFT_LONG_AGO)
     server.rooms["room02"].end()
@@ -310,6 +319,7 @@ async def test_a_form_that_arrives_between_two_runs(
     """
     server.lose_next_reply(arrives_after=1.0)
     assert statuses(await run(server, path)) == ["unknown", "accepted"]
+    changed(path, ACCEPTED_BEFORE)
     if took_long:
         changed(path, "UPDATE jobs SET since = since - 1000")
     renew(server)
@@ -324,7 +334,17 @@ async def test_a_form_that_arrives_between_two_runs(
         assert sessions == {server.rooms["room01"].sid}
 
 
-async def test_sessions_that_change_during_an_upload(server: MeetingServer, path: Path) -> None:
+@pytest.mark.parametrize(
+    ("delivery", "shows", "told"),
+    [
+        ("at_most_once", True, "unknown"),
+        ("exactly_once", True, "accepted"),
+        ("exactly_once", False, "unknown"),
+    ],
+)
+async def test_sessions_that_change_during_an_upload(
+    server: MeetingServer, path: Path, delivery: Any, told: str, *, shows: bool
+) -> None:
     """The check was answered by one, the next one has the document: it is not sent there again."""
 
     def sending(event: Event) -> None:
@@ -333,8 +353,57 @@ async def test_sessions_that_change_during_an_upload(server: MeetingServer, path
 
     first = await run(server, path, on_event=sending)
     assert (statuses(first), listed(server)) == (["accepted"] * 2, ["a", "b"])
-    assert [one.delivered for one in (await run(server, path)).outcomes] == [True, True]
+    server.stored_files = "shared" if shows else "redirected"
+    again = await run(server, path, delivery=delivery)
+    assert statuses(again) == [told, "skipped"]
+    if told == "unknown":
+        assert "the room's session changed meanwhile" in str(again.outcomes[0].error)
+    else:
+        assert again.outcomes[0].session == server.rooms["room01"].sid
+    assert statuses(await run(server, path, once_per="room")) == ["skipped"] * 2
     assert listed(server) == ["a", "b"]
+
+
+async def test_the_room_is_gone_before_a_document_is_sent_again(
+    server: MeetingServer, path: Path
+) -> None:
+    """Each outcome is that of the earlier run, also of the job that finds out."""
+    jobs = [job("a.pdf"), job("b.pdf"), job("c.pdf")]
+    await run(server, path, jobs)
+    changed(path, ACCEPTED_BEFORE)
+    changed(path, LEFT_LONG_AGO)
+    renew(server)
+
+    def answered(event: Event) -> None:
+        if isinstance(event, Finished) and event.operation == CHECK.removeprefix("/"):
+            server.rooms["room01"].end()
+
+    again = await run(server, path, jobs, on_event=answered)
+    assert statuses(again) == ["skipped", "unknown", "skipped"]
+    assert again.already_delivered == 2
+
+
+class EndsTheRoom:
+    """Evidence that cannot be told, of a room that is closed meanwhile."""
+
+    def __init__(self, server: MeetingServer) -> None:
+        self.server = server
+
+    async def find(self, sought: Sought, send: Send, /) -> Finding:
+        """Find nothing out."""
+        self.server.rooms["room01"].end()
+        return Finding(Answer.UNTOLD, "who knows")
+
+
+async def test_jobs_are_skipped_for_a_reason_of_their_own(
+    server: MeetingServer, path: Path
+) -> None:
+    """Not for the unknown outcome of another document."""
+    server.lose_next_reply()
+    how: dict[str, Any] = {"delivery": "exactly_once", "evidence": EndsTheRoom(server)}
+    report = await run(server, path, **how)
+    assert statuses(report) == ["unknown", "skipped"]
+    assert isinstance(report.outcomes[1].error, ABSENT)
 
 
 @needs_nginx

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from meeting_async import MeetingClient, MeetingError, errors
-from meeting_async.transports import HttpxTransport
+from meeting_async.transports import HttpxTransport, Request
 from support.documents import PDF
 from support.peer import RECORD, Peer, answering, reply, silent
 from support.sending import MIB, Form, call, either, until, upload, within
@@ -50,6 +50,16 @@ async def test_an_external_client_is_used_as_it_is(library: Any, kind: str) -> N
     (received, _) = peer.requests
     assert received.values(b"X-Mine") == [b"1"]
     assert received.length == len(received.body)
+    assert received.values(b"Transfer-Encoding") == []
+
+
+async def test_a_question_without_content(library: Any) -> None:
+    """It is not announced as chunked, which a strict proxy refuses."""
+    with Peer(answering(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")) as peer:
+        async with library.AsyncClient(trust_env=False) as client:
+            request = Request(method="HEAD", url=peer.url, headers=(), body=b"", idempotent=True)
+            assert (await HttpxTransport(client).send(request)).status == 404
+    (received,) = peer.requests
     assert received.values(b"Transfer-Encoding") == []
 
 

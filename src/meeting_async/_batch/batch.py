@@ -36,6 +36,7 @@ from meeting_async._batch.results import (
     drop_tracebacks,
     ends_batch,
     ends_room,
+    reason_of,
 )
 from meeting_async._batch.scheduler import Scheduler
 from meeting_async._batch.sqlite_journal import SqliteJournal
@@ -263,7 +264,7 @@ class Batch:
         outcome, interruption = await job.run()
         if interruption is not None and self._state.stop_error is None:
             self.stop()
-        error, failure = outcome.error or job.trouble, None
+        error, failure = reason_of(outcome.error or job.trouble), None
         doomed = self._doomed_by(error, room)
         self._scheduler.finish(room)
         job.release_permit()

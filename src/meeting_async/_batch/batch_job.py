@@ -130,13 +130,15 @@ class BatchJob(RunningJob, UploadHooks):
         return self.ended("unknown" if doubt else "skipped", error=doubt or error)
 
     async def _registered(self) -> Document:
-        """Check the job, and wait for its entry in the journal."""
+        """Check the job, and wait for its entry in the journal.
+
+        The job's time limit does not end that wait: what earlier runs did stays true.
+        """
         registered = self.queued.registered
         document, entry = registered or await register(self.common.journal, self.given)
         self.document = document.filename
         if entry is not None and self.entry is None:
-            with self.limited("reading the journal"):
-                self.entry = await entry
+            self.entry = await entry
             self.common.remember(self.entry, self.given.room_id, document.filename)
         return document
 
@@ -161,7 +163,9 @@ class BatchJob(RunningJob, UploadHooks):
 
     async def record(self, outcome: UploadOutcome) -> errors.JournalError | None:
         """Record the outcome in the journal, also if cancelled; return the error if that fails."""
-        if outcome.status == "skipped":
+        recorded = self.recorded
+        was_accepted = recorded is not None and recorded.state == "accepted"
+        if outcome.status == "skipped" or (was_accepted and not self._is_marked):
             return None
         reason = str(outcome.error) if isinstance(outcome.error, errors.MeetingError) else None
         try:

@@ -26,10 +26,8 @@ from meeting_async._batch.results import (
 from meeting_async._clock import Clock
 from meeting_async._delivery.call import Call, new_call
 from meeting_async._delivery.decide import untellable
-from meeting_async._delivery.evidence import Accepted, Answer
 from meeting_async._delivery.history import History, Step, left_behind
 from meeting_async._delivery.json_call import active_room, wait_until_active
-from meeting_async._delivery.lookup import finding
 from meeting_async._delivery.sending import UploadHooks
 from meeting_async._delivery.session import Options, Session
 from meeting_async._delivery.upload import receipt_of, upload_document
@@ -73,7 +71,9 @@ class RunningJob:
     index: int = 0
     began: float
     entry: JournalEntry | None = None
-    """What an earlier run has left of it."""
+    """What an earlier run has left of it, for the session that runs now."""
+    recorded: JournalEntry | None = None
+    """The same, whatever the session."""
     document: str | None = None
     """Name of the document, once known."""
     history: History = attrs.field(factory=History)
@@ -91,6 +91,7 @@ class RunningJob:
         """
         self.document = document.filename
         if self.entry is not None:
+            self.recorded = self.entry
             self.entry = entry = await self._as_of_now(self.entry, document)
             if entry.state == "accepted":
                 return None
@@ -108,46 +109,37 @@ class RunningJob:
                 await self._wait_until_active(hooks, error, absent_since)
 
     async def _as_of_now(self, entry: JournalEntry, document: Document) -> JournalEntry:
-        """Return what an earlier run has left, *ready* if another session is to have it, too."""
+        """Return what an earlier run has left, for the session that runs in the room now."""
         if entry.state in CERTAIN - {"accepted"}:
             return entry
-        if self.common.limits.once_per == "session" and await self._is_due_again(entry):
-            return attrs.evolve(entry, state="ready")
-        with self.limited("reading the journal"):
-            await check_unchanged(entry, document)
+        if self.common.limits.once_per == "session" and entry.session:
+            entry = await self._for_session_now(entry)
+        if entry.state != "ready":
+            with self.limited("reading the journal"):
+                await check_unchanged(entry, document)
         return entry
 
-    async def _is_due_again(self, entry: JournalEntry) -> bool:
-        """Return whether a session runs in the room to which nothing of it has come, or can come.
+    async def _for_session_now(self, entry: JournalEntry) -> JournalEntry:
+        """Return it as *ready* if nothing of it can be in the session that runs now.
 
-        Sessions may have changed between the check and the document; a form that was lost may have
-        come into a session that began soon after it.
+        It is *sent* if it may be there: sessions may change between the check and the document,
+        and a form that was lost may come into a session that begins soon after it.
         """
         settle_after, is_lost = self.common.options.retry.settle_after, entry.state != "accepted"
-        if not entry.session or (is_lost and entry.sent_ago < settle_after):
-            return False  # its form may still come, into the session that runs now
+        if is_lost and entry.sent_ago < settle_after:
+            return entry
         sent = self.common.now() - entry.sent_ago
         session, began = await self._session_now()
         if session in {"", entry.session}:
-            return False
-        if began > sent + (settle_after if is_lost else CLOCK_SECONDS):
-            return True
-        return not is_lost and not await self._is_in(session, entry)
-
-    async def _is_in(self, session: str, entry: JournalEntry) -> bool:
-        """Return whether the server shows the document of a job in a session."""
-        if entry.since is None or not entry.size:
-            return False
-        facts = self.given.room_id, self.document or "", entry.size, session, entry.since
-        call = self._new_call(UPLOAD_WHITEBOARD_FILE)
-        with self.limited("looking for the document on the server"):
-            return (await finding(call, Accepted(*facts))).answer is Answer.FOUND
+            return entry
+        is_later = began > sent + (settle_after if is_lost else CLOCK_SECONDS)
+        return attrs.evolve(entry, state="ready" if is_later else "sent")
 
     def _resume(self, entry: JournalEntry) -> None:
         """Go on after a document of unknown outcome; raise if it must be reported."""
         delivery, retry = self.common.options.delivery, self.common.options.retry
         lost = left_behind(
-            "an earlier run saw no answer",
+            f"an earlier run sent it and {self._how_left}",
             self.common.now(),
             entry.sent_ago,
             retry.settle_after,
@@ -281,6 +273,8 @@ class RunningJob:
         history = self.history
         if history.answer is not None and self.call is not None:
             return self.delivered(receipt_of(self.call))
+        if isinstance(error, (*ABSENT, errors.BatchStopped)) and history.document is None:
+            self.entry = self.recorded or self.entry
         if self.was_accepted and not isinstance(error, errors.DocumentError):
             self.trouble = error
             logger.warning(_NOT_ASKED, self.given.room_id, error, extra={"action": "Journal"})
@@ -326,12 +320,17 @@ class RunningJob:
         return self.history.session or (self.entry.session if self.entry else "")
 
     @property
+    def _how_left(self) -> str:
+        was_accepted = self.recorded is not None and self.recorded.state == "accepted"
+        return "the room's session changed meanwhile" if was_accepted else "saw no answer"
+
+    @property
     def doubt(self) -> errors.UploadOutcomeUnknown | None:
         """The unknown outcome of an earlier run, if there is one."""
         entry = self.entry
         if entry is None or entry.state in CERTAIN:
             return None
-        reason = f"{entry.sent_ago:,.0f} s ago an earlier run sent it and saw no answer"
+        reason = f"{entry.sent_ago:,.0f} s ago an earlier run sent it and {self._how_left}"
         free_in = max(0.0, self.common.options.lock.window - entry.sent_ago)
         return self._named(errors.UploadOutcomeUnknown(reason, entry.size, entry.size, free_in))
 

@@ -247,9 +247,9 @@ def status_of(error: Exception) -> Status:
     return "failed"
 
 
-def ends_room(error: BaseException | None) -> bool:
+def ends_room(error: Exception | None) -> bool:
     """Return whether other documents for the same room would have the same error."""
-    return isinstance(_reason(error), ABSENT)
+    return isinstance(reason_of(error), ABSENT)
 
 
 _OF_ALL = errors.AuthenticationFailed | errors.ConfigurationError | errors.JournalError
@@ -259,15 +259,13 @@ _OF_THE_SERVER = errors.ReplyError | errors.TransportError
 """Errors that every document has if the server is away."""
 
 
-def ends_batch(
-    error: BaseException | None, *, is_verified: bool, is_away: bool, is_gone: bool
-) -> bool:
+def ends_batch(error: Exception | None, *, is_verified: bool, is_away: bool, is_gone: bool) -> bool:
     """Return whether every other document would have the same error.
 
     ``is_verified``: the server has proved that it is one and accepts the key. ``is_away``: it was
     not reached the last time. ``is_gone``: nor by any upload for ``max_outage`` seconds.
     """
-    error = _reason(error)
+    error = reason_of(error)
     if isinstance(error, errors.ResourceExhausted):
         return False
     if isinstance(error, _OF_ALL):
@@ -280,9 +278,10 @@ def ends_batch(
     return isinstance(error, _OF_THE_SERVER) and (is_gone or not (is_verified or may_heal))
 
 
-def _reason(error: BaseException | None) -> BaseException | None:
+def reason_of(error: Exception | None) -> Exception | None:
     """Return the error after an attempt of unknown outcome, if there is one."""
-    return error.__cause__ if isinstance(error, errors.UploadOutcomeUnknown) else error
+    cause = error.__cause__ if isinstance(error, errors.UploadOutcomeUnknown) else error
+    return cause if isinstance(cause, Exception) else None
 
 
 def drop_tracebacks(error: BaseException | None) -> None:

@@ -169,10 +169,11 @@ class _Exchange:
         request = self._request
         timeouts = dict.fromkeys(("connect", "pool"), request.connect_timeout)
         timeouts |= {"write": request.stall_timeout, "read": request.reply_timeout}
+        length = ((b"Content-Length", b"0"),) if request.body == b"" else ()  # or it is chunked
         made = self._client.build_request(
             request.method,
             request.url,
-            headers=[*request.headers, *(_CLOSING if self.is_closing else ())],
+            headers=[*request.headers, *(_CLOSING if self.is_closing else ()), *length],
             content=self.body,
             extensions={"timeout": timeouts, **_name_for_tls(request.url)},
         )
