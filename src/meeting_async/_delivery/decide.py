@@ -113,6 +113,8 @@ class Limits:
     the same moment one fails, in any rooms (``docs/interface.md``, Seen on a running server)."""
     can_be_alone: bool = False
     """Whether the upload can wait until no other upload of its batch runs."""
+    follows_sessions: bool = True
+    """Whether a document that may have gone with its session is sent to the next one."""
 
     @property
     def is_upload(self) -> bool:
@@ -248,6 +250,8 @@ class _Decision:
         if history.answer is not None:
             size = limits.size
             return Stop(DocumentMisplaced(f"asking for its file: {last.reason}", size, size, 0.0))
+        if history.unknown_since is not None and not limits.follows_sessions:
+            return Stop(self.error())
         lost = sum(one.proves for one in history.steps)
         if history.document is not None and history.document.is_consumed:
             return Stop(_noted(self.error(), _READ_ONCE))

@@ -85,6 +85,7 @@ async def upload_document(
                     size=prepared.size,
                     is_office=prepared.is_office,
                     can_be_alone=hooks.can_be_alone,
+                    follows_sessions=hooks.follows_sessions,
                 )
                 if options.check_link and made.link is not None:
                     from meeting_async._delivery.link_check import check_target  # noqa: PLC0415
@@ -392,12 +393,10 @@ class _Upload:
 
     async def _look_further(self, found: Step, sent: Step, session: str, *, is_free: bool) -> Step:
         """Ask for evidence in the session that runs now: a late form is in that one."""
-        now = await self._look_in(session, sent, is_free=is_free) if session else found
-        if not now.proves:
-            return now
-        if session and self.hooks.follows_sessions:
-            return attrs.evolve(now, reason=_why_not(sent, session))
-        return _proving_nothing(found, sent, session)
+        if not session:
+            return _proving_nothing(found, sent, session) if found.proves else found
+        now = await self._look_in(session, sent, is_free=is_free)
+        return attrs.evolve(now, reason=_why_not(sent, session)) if now.proves else now
 
     async def _confirmed(self, sent: Step) -> Step:
         """Ask for evidence of an accepted document, in the same way."""
