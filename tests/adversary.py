@@ -59,6 +59,8 @@ def _own(status: int, code: str, *headers: tuple[bytes, bytes]) -> Reply:
 SIGHTS = ["503", "307", "longer", "older", "no time", "silence", "closed", "slow"]
 """What is said instead of showing a document that is there, and, but for four, of one that is not:
 never 404. "slow": the truth, which is old when it comes."""
+KINDS = ["check", "form", "document", "sight"]
+"""What a session can end before."""
 LATE = 60.0
 """Seconds for which a proxy keeps the form that is "kept"."""
 EPOCH = 1_700_000_000
@@ -191,8 +193,8 @@ class Adversary:
     sights: Sequence[str] = ()
     """The same as ``faults`` for each question whether a document is there."""
     ends: Sequence[tuple[str, int]] = ()
-    """When all sessions end, and others begin: right before the n-th ``"check"``, ``"form"``,
-    ``"document"`` (its last bytes) or ``"sight"``, each counted from the one before."""
+    """When all sessions end, and others begin: right before the n-th of one of `KINDS`, counted
+    from the end before. Before a ``"document"``: before its last bytes."""
     people: int = 0
     """In each room: a key of `ROOMS`."""
     stored: list[Arrival] = attrs.field(factory=list)
@@ -205,8 +207,9 @@ class Adversary:
     _sends: Counter[tuple[str, int]] = attrs.field(factory=Counter)
     _asked: set[str] = attrs.field(factory=set)
     _last_room: str = ""
+    ended: int = 0
+    """How often the sessions have ended."""
     _running: int = 0
-    _sessions: int = 0
     _since_end: Counter[str] = attrs.field(factory=Counter)
     _quiet_since: float = -math.inf
     _kept: list[tuple[str, Arrival]] = attrs.field(factory=list)
@@ -252,15 +255,15 @@ class Adversary:
     def _may_end(self, what: str) -> None:
         """End the sessions, if it is time for that; what they have shown goes with them."""
         self._since_end[what] += 1
-        if self._sessions < len(self.ends):
-            kind, number = self.ends[self._sessions]
+        if self.ended < len(self.ends):
+            kind, number = self.ends[self.ended]
             if kind == what and self._since_end[what] >= number:
-                self._sessions += 1
+                self.ended += 1
                 self._since_end.clear()
 
     def session_in(self, room: str) -> str:
         """Return the session that runs in a room."""
-        return f"{room}-{self._sessions}"
+        return f"{room}-{self.ended}"
 
     def _note(self, what: str, says: str = "", **facts: Any) -> None:
         self.steps.append(Step(anyio.current_time(), what, WHO.get(""), says, **facts))

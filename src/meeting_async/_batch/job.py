@@ -59,7 +59,7 @@ class Common:
     """Start of the batch."""
     sessions: dict[str, tuple[str, float]] = attrs.field(factory=dict)
     """Which session runs in the rooms that were asked because of a journal (``""``: none), and
-    since when, on the event loop's clock (``-inf``: not known)."""
+    since when at the earliest, on the event loop's clock (``-inf``: not known)."""
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -115,7 +115,7 @@ class RunningJob:
         if self.common.limits.once_per == "session" and entry.session:
             entry = await self._for_session_now(entry)
         if entry.state != "ready":
-            with self.limited("reading the journal"):
+            with self.limited("looking whether the file has changed"):
                 await check_unchanged(entry, document)
         return entry
 
@@ -168,6 +168,7 @@ class RunningJob:
         """Ask for the session as long as an upload would."""
         ends_at = self.common.now() + self.common.options.retry.max_outage
         while True:
+            asked_at = self.common.now()  # an answer may come much later than it was true
             try:
                 room = await active_room(self._new_call(ACTIVE_ROOM_INFO), self.given.room_id)
             except ABSENT:
@@ -181,7 +182,7 @@ class RunningJob:
             else:
                 date, began = room.date, room.creation_time
                 age = math.inf if date is None or began is None else date - began
-                return room.sid or "", self.common.now() - age
+                return room.sid or "", asked_at - age
             await anyio.sleep(ASK_AGAIN_SECONDS)
 
     async def _upload(self, document: Document, hooks: UploadHooks) -> UploadReceipt:
