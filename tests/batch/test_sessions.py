@@ -204,16 +204,18 @@ async def test_a_journal_of_the_last_version_counts_for_every_session(
         assert connection.execute("PRAGMA user_version").fetchone() == (4,)
 
 
-@pytest.mark.parametrize("arrived", [True, False])
+@pytest.mark.parametrize(
+    ("arrived", "once_per"), [(True, "session"), (False, "session"), (False, "room")]
+)
 async def test_what_an_earlier_run_has_left_is_settled(
-    server: MeetingServer, path: Path, *, arrived: bool
+    server: MeetingServer, path: Path, once_per: str, *, arrived: bool
 ) -> None:
     """Found, or sent again once nothing can deliver it; it needs a document that was shown."""
     jobs = [job("a.pdf"), job("b.pdf"), job("c.pdf")]
     await run(server, path, jobs[:1])
     server.lose_next_reply(when="afterwards" if arrived else "instead")
     assert statuses(await run(server, path, jobs[:2])) == ["skipped", "unknown"]
-    settled = await run(server, path, jobs, delivery="exactly_once")
+    settled = await run(server, path, jobs, once_per, delivery="exactly_once")
     assert statuses(settled) == ["skipped", "accepted", "accepted"]
     receipt = settled.outcomes[1].receipt
     assert receipt is not None

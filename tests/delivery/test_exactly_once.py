@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -257,16 +258,55 @@ class Slowly:
         return found
 
 
-def test_an_answer_about_an_accepted_document_that_comes_late() -> None:
+@pytest.mark.parametrize("has_shown", [True, False])
+def test_an_answer_about_an_accepted_document_that_comes_late(
+    caplog: pytest.LogCaptureFixture, *, has_shown: bool
+) -> None:
     """It tells what the server showed when it was asked, which was too early."""
 
     async def act(world: World) -> None:
-        await upload(world, "first.pdf")
+        if has_shown:
+            await upload(world, "first.pdf")
         world.server.stored_files_after = 4
         receipt, _ = await upload(world)
         assert (receipt.status_code, receipt.found) == ("SUCCESS", False)
 
     in_world(act, evidence=Slowly())
+    assert "shows no stored files" not in caplog.text
+
+
+class AtTheSecondLook:
+    """Evidence that finds a document in its own session, if it is asked twice at once."""
+
+    def __init__(self) -> None:
+        self.session, self.asked_at = "", -math.inf
+
+    async def find(self, sought: Sought, send: Send, /) -> Finding:
+        """Find it if it was asked right before."""
+        before, self.asked_at = self.asked_at, anyio.current_time()
+        self.session = self.session or sought.session
+        is_second = self.asked_at - before < 0.5 and sought.session == self.session
+        return Finding(Answer.FOUND if is_second else Answer.UNTOLD, "who knows")
+
+
+def test_what_is_found_at_the_second_look_is_there() -> None:
+    """Also if another session runs by then."""
+
+    async def act(world: World) -> None:
+        world.server.lose_next_reply()
+        session = world.room.sid
+
+        async def renew() -> None:
+            await anyio.sleep(30)
+            world.room.end()
+            world.server.add_room("room01")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(renew)
+            receipt, _ = await upload(world)
+        assert (receipt.found, receipt.session) == (True, session)
+
+    in_world(act, evidence=AtTheSecondLook())
 
 
 def test_a_stream_that_was_lost_is_not_sent_again() -> None:
@@ -368,6 +408,7 @@ def test_a_session_that_is_not_named_is_no_other_session(stored_files: Any) -> N
             assert result.found is True
         else:
             assert type(result) is UploadOutcomeUnknown
+        assert result.session == world.room.sid
 
     in_world(act)
 

@@ -248,10 +248,8 @@ class History:
         for one in self.steps:
             if is_unknown(one):
                 sent = one
-            elif one.proves and sent is not None:
-                if one.session != sent.session:
-                    return sent
-                sent = None
+            elif one.proves and sent is not None and one.session != sent.session:
+                return sent
         return None
 
     @property
