@@ -427,7 +427,7 @@ async def test_an_item_that_is_no_job() -> None:
 async def test_a_generator_is_not_read_on(kind: str, end: str) -> None:
     """It is closed when the block is left, though it has no end; what was read is accounted for.
 
-    However the batch ends, and also if it has a length, as a progress bar has (findings 5.3).
+    However the batch ends, and also if it has a length, as a progress bar has.
     """
     read, closed = list[int](), list[bool]()
 
@@ -476,7 +476,7 @@ async def test_a_generator_is_not_read_on(kind: str, end: str) -> None:
 
 @in_turn("kind", ["sync", "async"])
 async def test_other_tasks_run_while_jobs_are_read(kind: str, tmp_path: Path) -> None:
-    """A generator that never waits does not hold the loop for 20 ms (findings 5.9)."""
+    """A generator that never waits does not hold the loop for 20 ms."""
     turns, document = 0, PDF.ljust(250_000)  # with a journal it is hashed when it is read
 
     async def count() -> None:

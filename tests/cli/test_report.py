@@ -136,7 +136,7 @@ NEEDED = [
 
 
 def test_only_a_report_is_replaced(server: MeetingServer, capsys: Capture) -> None:
-    """No source, document, journal or page of one's own, however it is written (findings 5.5).
+    """No source, document, journal or page of one's own, however it is written.
 
     Exit code 2 before anything is sent, and no file has changed.
     """
@@ -212,7 +212,7 @@ def test_only_its_owner_may_read_it(server: MeetingServer, capsys: Capture, repo
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize("rest", ["/dev/stdout >out", ">(cat >out); sleep 0.2"])
 def test_what_cannot_be_replaced_is_written(rest: str) -> None:
-    """A pipe, and the command's own output, where the result follows (findings 5.7)."""
+    """A pipe, and the command's own output, where the result follows."""
     done = shell(f"meeting-async batch m.csv --report {rest}")
     assert (done.code, "--report" in done.err) == (0, False)
     page = Path("out").read_text()

@@ -230,7 +230,7 @@ def killed_in_the_end(process: subprocess.Popen[str]) -> Iterator[None]:
 def test_a_second_signal_ends_the_command_while_nobody_reads(
     server: MeetingServer, streams: str, seconds: float, number: signal.Signals
 ) -> None:
-    """Within 2 s, though the pipe is full, amid the batch and behind it (findings 5.4)."""
+    """Within 2 s, though the pipe is full, amid the batch and behind it."""
     manifest(server, rooms=8, documents=8)  # some 29 KiB of objects
     server.rooms["class0"].processing_seconds = seconds
     command = ("batch", "m.csv", "--json", "--report", "r.html")
