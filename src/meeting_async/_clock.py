@@ -14,6 +14,9 @@ CLEANUP_SECONDS = 5.0
 """Longest time in seconds that a cleanup takes, however its task is cancelled: of others' streams,
 responses and locks, and of a file on a disk that may no longer answer."""
 
+CLOCK_SECONDS = 2.0
+"""How far times may differ that two clocks have counted in whole seconds."""
+
 Clock = Callable[[], float]
 """Returns the time in seconds, as ``anyio.current_time`` does."""
 

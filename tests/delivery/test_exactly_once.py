@@ -182,7 +182,7 @@ def test_a_document_in_another_room_is_noticed() -> None:
 
 
 def test_another_document_of_that_name_is_not_taken_for_it() -> None:
-    """Neither an older one, nor one of the second before, nor one of another size."""
+    """Neither an older one, also by another clock, nor one of the second before or another size."""
 
     async def act(world: World) -> None:
         world.server.processing_seconds = 0
@@ -197,6 +197,11 @@ def test_another_document_of_that_name_is_not_taken_for_it() -> None:
         world.server.lose_next_reply(when="instead")
         with pytest.raises(UploadOutcomeUnknown, match="has '8' bytes, not 9"):
             await world.client.upload_whiteboard_file("room01", PDF + b"!", filename=NAME)
+        await anyio.sleep(100)
+        world.server.stored_files_clock = 3600
+        world.server.lose_next_reply(when="instead")
+        with pytest.raises(UploadOutcomeUnknown, match="at a time to come"):
+            await world.client.upload_whiteboard_file("room01", PDF, filename=NAME)
         assert world.listed == [NAME, NAME]
 
     in_world(act)

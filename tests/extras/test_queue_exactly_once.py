@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from extras.queues import SMALL, UPLOAD, Queue, queue_at
-from meeting_async import MeetingClient, RetryPolicy, errors
+from meeting_async import AttemptStarted, Event, MeetingClient, RetryPolicy, errors
 from meeting_async.testing import MeetingServer
 from support.postgres import needs_postgres
 from support.queue_worker import KEYS
@@ -212,6 +212,31 @@ async def test_a_lost_answer_is_found_out(dsn: str, tmp_path: Path) -> None:
         await queue.check(report)
     assert queue.sent("room0", SMALL) == 5
     assert {one.session for one in report.outcomes} == {queue.server.rooms["room0"].sid}
+
+
+@pytest.mark.parametrize("is_lost", [True, pytest.param(False, marks=nightly)])
+async def test_a_session_that_ends_amid_an_upload(
+    dsn: str, tmp_path: Path, *, is_lost: bool
+) -> None:
+    """The outcome names the session that has the document, not the one that was checked."""
+    begun: list[Event] = []
+
+    def sending(event: Event) -> None:
+        if isinstance(event, AttemptStarted) and event.room_id == "room0" and not begun:
+            begun.append(event)
+            queue.server.rooms["room0"].end()
+            queue.server.add_room("room0")
+            if is_lost:
+                queue.server.lose_next_reply(path=UPLOAD)
+
+    async with site(dsn, tmp_path, {**EXACTLY, "on_event": sending}) as queue:
+        await queue.defer("room1", "room0")
+        async with queue.working(concurrency=1):
+            report = await queue.reported()
+        await queue.check(report)
+    assert begun
+    sessions = {one.room_id: one.session for one in report.outcomes}
+    assert sessions == {room: queue.server.rooms[room].sid for room in ("room0", "room1")}
 
 
 async def test_a_worker_of_the_command_line_finds_out(dsn: str, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from meeting_async._batch.results import (
     label_of,
     status_of,
 )
-from meeting_async._clock import Clock
+from meeting_async._clock import CLOCK_SECONDS, Clock
 from meeting_async._delivery.call import Call, new_call
 from meeting_async._delivery.decide import untellable
 from meeting_async._delivery.history import History, Step, left_behind
@@ -37,9 +37,6 @@ from meeting_async._models import UploadReceipt
 from meeting_async._protocol.requests import ACTIVE_ROOM_INFO, UPLOAD_WHITEBOARD_FILE
 
 E = TypeVar("E", bound=errors.MeetingError)
-
-CLOCK_SECONDS = 2.0
-"""How far times may differ that two clocks have counted in whole seconds."""
 
 ASK_AGAIN_SECONDS = 1.0
 """Before a room is asked for again that the journal knows."""

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import attrs
 
+from meeting_async._clock import CLOCK_SECONDS
 from meeting_async._log import logger
 from meeting_async._models import HeaderPairs, Reply, Request
 from meeting_async._protocol.replies import unix_time
@@ -90,7 +91,8 @@ class Evidence(Protocol):
 class StoredFiles:
     """Asks plugNmeet-server for the stored file (``docs/interface.md``, Stored documents).
 
-    ``FOUND``: 200, the exact ``Content-Length``, and a ``Last-Modified`` not before ``since``.
+    ``FOUND``: 200, the exact ``Content-Length``, and a ``Last-Modified`` not before ``since`` nor
+    after ``Date``.
     ``NOT_FOUND``: 404. Everything else is ``UNTOLD``: another document of that name, a storage
     whose clock differs, a redirect to another storage.
     """
@@ -122,6 +124,16 @@ async def finding_of(evidence: Evidence, sought: Sought, send: Send) -> Finding:
         return Finding(Answer.UNTOLD, short_repr(error))
 
 
+def _not_since(since: int, saved: float | None, now: float | None) -> str:
+    """Return when a file was stored, if that was not since then; ``""``: it was."""
+    if saved is None:
+        return "at an unknown time"
+    if saved < since:
+        return "before this one was sent"
+    is_to_come = now is not None and saved > now + CLOCK_SECONDS
+    return "at a time to come, by another clock" if is_to_come else ""
+
+
 def _read(reply: Reply, sought: Sought) -> Finding:
     if reply.status == 404:
         return Finding(Answer.NOT_FOUND, "HTTP 404")
@@ -133,7 +145,6 @@ def _read(reply: Reply, sought: Sought) -> Finding:
         kept = short_repr(length)
         return Finding(Answer.UNTOLD, f"a file of that name has {kept} bytes, not {sought.size}")
     saved = unix_time(fields.get(b"last-modified", ""))
-    if saved is None or saved < sought.since:
-        when = "at an unknown time" if saved is None else "before this one was sent"
+    if when := _not_since(sought.since, saved, unix_time(fields.get(b"date", ""))):
         return Finding(Answer.UNTOLD, f"a file of that name was stored {when}")
     return Finding(Answer.FOUND, "HTTP 200")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from meeting_async._batch.results import UploadOutcome
 from meeting_async._delivery.history import Step, left_behind
 from meeting_async.procrastinate._table import Row
 
@@ -13,11 +14,12 @@ def marked(row: Row, name: str | None, session: str, since: int | None) -> str:
     return json.dumps({**row.history, **_sent(name, session, since)})
 
 
-def settled(name: str | None, document: Step | None) -> str | None:
+def settled(outcome: UploadOutcome, document: Step | None) -> str | None:
     """Return the history of a row with an outcome: if it was accepted, the server may show it."""
-    if document is None or not document.session:
+    if document is None:
         return None
-    return json.dumps(_sent(name, document.session, document.since))
+    session = outcome.session if outcome.delivered else document.session
+    return json.dumps(_sent(outcome.document, session, document.since)) if session else None
 
 
 def _sent(name: str | None, session: str, since: int | None) -> dict[str, object]:

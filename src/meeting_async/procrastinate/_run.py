@@ -322,7 +322,7 @@ class QueuedRun(UploadHooks):
     def _ended(self, outcome: UploadOutcome) -> dict[str, object]:
         """Return what the row keeps of an outcome."""
         error = _stored.stored(outcome.error) if outcome.error else None
-        history = settled(self.upload.document, self.upload.history.document)
+        history = settled(outcome, self.upload.history.document)
         kept = {"error": error, "reason": None, "size": outcome.size, "history": history}
         # Nobody runs an upload again that was given up before its first attempt.
         state = "failed" if outcome.status == "skipped" else outcome.status

@@ -105,7 +105,7 @@ class Row:
 
     @property
     def session(self) -> str:
-        """The session to which its document was sent last; ``""`` if it is not known."""
+        """The session that has its document, or to which it was sent last; ``""``: not known."""
         sent = self.history.get("sent") or {}
         last = self.attempts[-1].session if self.attempts else ""
         return str(sent.get("session") or last)
