@@ -56,8 +56,8 @@ def _own(status: int, code: str, *headers: tuple[bytes, bytes]) -> Reply:
     return Reply(status, ((b"Content-Type", b"application/json"), *headers), content)
 
 
-SIGHTS = ["503", "307", "longer", "older", "no time", "silence", "closed", "slow"]
-"""What is said instead of showing a document that is there, and, but for four, of one that is not:
+SIGHTS = ["503", "307", "longer", "older", "newer", "no time", "silence", "closed", "slow"]
+"""What is said instead of showing a document that is there, and, but for five, of one that is not:
 never 404. "slow": the truth, which is old when it comes."""
 KINDS = ["check", "form", "document", "sight"]
 """What a session can end before."""
@@ -303,9 +303,9 @@ class Adversary:
         if not there:
             return Reply(404)
         size = len(there[-1].content) + (fault == "longer")
-        headers = [(b"Content-Length", b"%d" % size)]
+        headers = [(b"Content-Length", b"%d" % size), (b"Date", _date(anyio.current_time()))]
         if fault != "no time":
-            at = there[-1].at - 3600 * (fault == "older")
+            at = there[-1].at + {"older": -3600, "newer": 3600}.get(fault, 0)
             headers.append((b"Last-Modified", _date(at)))
         return Reply(200, tuple(headers))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
+from email.utils import formatdate
 from typing import Any
 
 import anyio
@@ -20,7 +21,7 @@ from meeting_async.errors import (
 )
 from meeting_async.evidence import Answer, Finding, Send, Sought, StoredFiles
 from meeting_async.testing import MeetingServer, Room, run_in_virtual_time
-from meeting_async.transports import HttpxTransport
+from meeting_async.transports import HttpxTransport, Reply, Request
 
 PDF = b"%PDF-1.7"
 NAME = "a+b ü%20.pdf"
@@ -433,6 +434,39 @@ def test_without_waiting_it_is_looked_for_once() -> None:
             await world.client.upload_whiteboard_file("room01", PDF, **how)
 
     in_world(act)
+
+
+SENT = 1_700_000_000
+"""Unix time by the server's clock, before the document was sent."""
+
+
+@pytest.mark.parametrize(
+    ("saved", "date", "answer", "reason"),
+    [
+        (SENT, SENT, Answer.FOUND, "200"),
+        (SENT + 10, SENT + 9, Answer.FOUND, "200"),  # a server may renew its Date once a second
+        (SENT - 1, SENT + 9, Answer.UNTOLD, "before this one was sent"),
+        (SENT + 13, SENT + 10, Answer.UNTOLD, "at a time to come, by another clock"),
+        (None, SENT + 10, Answer.UNTOLD, "at an unknown time"),
+        (SENT, None, Answer.UNTOLD, "at an unknown time"),
+    ],
+)
+@pytest.mark.anyio
+async def test_when_a_file_of_that_name_was_stored(
+    saved: int | None, date: int | None, answer: Answer, reason: str
+) -> None:
+    """Since the document was sent, and not after the server's own time; else it is another one."""
+    times = {b"Last-Modified": saved, b"Date": date}
+    told = {name: formatdate(at, usegmt=True) for name, at in times.items() if at is not None}
+    headers = [(b"Content-Length", b"9"), *((name, at.encode()) for name, at in told.items())]
+
+    async def send(_request: Request) -> Reply:
+        return Reply(200, tuple(headers))
+
+    where: dict[str, Any] = {"base_url": "http://127.0.0.1", "room_id": "room01", "session": "s"}
+    sought = Sought(**where, name=NAME, size=9, since=SENT)
+    found = await StoredFiles().find(sought, send)
+    assert (found.answer, found.reason.endswith(reason)) == (answer, True)
 
 
 class Told:

@@ -92,7 +92,7 @@ class StoredFiles:
     """Asks plugNmeet-server for the stored file (``docs/interface.md``, Stored documents).
 
     ``FOUND``: 200, the exact ``Content-Length``, and a ``Last-Modified`` not before ``since`` nor
-    after ``Date``.
+    after the ``Date`` of the answer.
     ``NOT_FOUND``: 404. Everything else is ``UNTOLD``: another document of that name, a storage
     whose clock differs, a redirect to another storage.
     """
@@ -125,13 +125,12 @@ async def finding_of(evidence: Evidence, sought: Sought, send: Send) -> Finding:
 
 
 def _not_since(since: int, saved: float | None, now: float | None) -> str:
-    """Return when a file was stored, if that was not since then; ``""``: it was."""
-    if saved is None:
+    """Return when a file was stored, if that was not between two times; ``""``: it was."""
+    if saved is None or now is None:
         return "at an unknown time"
     if saved < since:
         return "before this one was sent"
-    is_to_come = now is not None and saved > now + CLOCK_SECONDS
-    return "at a time to come, by another clock" if is_to_come else ""
+    return "at a time to come, by another clock" if saved > now + CLOCK_SECONDS else ""
 
 
 def _read(reply: Reply, sought: Sought) -> Finding:
