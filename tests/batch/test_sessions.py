@@ -74,13 +74,27 @@ async def run(
     **how: Any,
 ) -> BatchReport:
     """Run the jobs once, with a proxy in front that keeps a form for less than 2 s."""
+    async with client_of(server, outage=outage, url=url, **how) as client:
+        return await run_with(client, path, jobs, once_per)
+
+
+def client_of(
+    server: MeetingServer, *, outage: float = 60.0, url: str = "", **how: Any
+) -> MeetingClient:
+    """Make a client."""
     keys: dict[str, Any] = {"api_key": server.api_key, "api_secret": server.api_secret}
     delays: dict[str, Any] = {"initial_delay": 0.25, "max_delay": 0.25}
     retry = RetryPolicy(settle_after=2.0, max_outage=outage, **delays)
-    async with MeetingClient(url or server.url, retry=retry, **keys, **how) as client:
-        each: dict[str, Any] = {"journal": str(path), "concurrency": 2, "once_per": once_per}
-        async with client.upload_many(jobs, **each) as batch:
-            return await batch.wait()
+    return MeetingClient(url or server.url, retry=retry, **keys, **how)
+
+
+async def run_with(
+    client: MeetingClient, path: Path, jobs: list[UploadJob], once_per: Any = "session"
+) -> BatchReport:
+    """Run the jobs once with this client."""
+    each: dict[str, Any] = {"journal": str(path), "concurrency": 2, "once_per": once_per}
+    async with client.upload_many(jobs, **each) as batch:
+        return await batch.wait()
 
 
 def renew(server: MeetingServer) -> None:
@@ -223,6 +237,28 @@ async def test_what_an_earlier_run_has_left_is_settled(
     assert listed(server) == ["a.pdf", "b.pdf", "c.pdf"]
     again = await run(server, path, jobs, delivery="exactly_once")
     assert statuses(again) == ["skipped"] * 3
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+async def test_a_document_is_no_twin_of_itself(
+    server: MeetingServer, path: Path, *, arrived: bool
+) -> None:
+    """The same client runs the batch again: the file there is of the document it had lost."""
+    jobs = [job("a.pdf"), job("b.pdf")]
+
+    def lose(event: Event) -> None:
+        if isinstance(event, AttemptStarted) and event.document:
+            server.lose_next_reply()
+
+    async with client_of(server) as client:
+        await run_with(client, path, jobs[:1])
+        server.lose_next_reply(when="afterwards" if arrived else "instead")
+        assert statuses(await run_with(client, path, jobs)) == ["skipped", "unknown"]
+        settling = client.with_options(delivery="exactly_once", on_event=lose)
+        assert statuses(await run_with(settling, path, jobs)) == ["skipped", "accepted"]
+        assert listed(server) == ["a.pdf", "b.pdf"]
+        another = await settling.upload_whiteboard_file("room01", PDF, filename="b.pdf")
+    assert (another.found, another.status_code) == (True, "")
 
 
 async def test_what_was_left_long_ago_waits_for_a_server_to_show_files(

@@ -208,6 +208,36 @@ def test_another_document_of_that_name_is_not_taken_for_it() -> None:
     in_world(act)
 
 
+@pytest.mark.parametrize("how", ["timeout", "cancelled", "max_wait", "at_most_once"])
+def test_a_late_document_of_that_name_is_not_taken_for_it(how: str) -> None:
+    """Nobody knows what became of the one before; once it can no longer come, all can be told."""
+
+    async def first(world: World) -> None:
+        options: Any = {"timeout": {"timeout": 5.0}, "max_wait": {"max_wait": 0}}.get(how, {})
+        mode: Any = "at_most_once" if how == "at_most_once" else "exactly_once"
+        client = world.client.with_options(delivery=mode)
+        with pytest.raises((UploadOutcomeUnknown, TimeoutError)), anyio.fail_after(30):
+            await client.upload_whiteboard_file("room01", PDF, filename=NAME, **options)
+
+    async def act(world: World) -> None:
+        await world.client.upload_whiteboard_file("room01", PDF, filename="shown.pdf")
+        world.server.lose_next_reply(arrives_after=50)
+        await first(world)
+        began = anyio.current_time()
+        answered = await world.client.upload_whiteboard_file("room01", PDF, filename=NAME)
+        assert answered.found is True
+        assert anyio.current_time() - began < 5
+        world.server.lose_next_reply(when="instead")
+        with pytest.raises(UploadOutcomeUnknown, match="an earlier upload of that name"):
+            await world.client.upload_whiteboard_file("room01", PDF, filename=NAME)
+        assert world.listed == ["shown.pdf", NAME, NAME]
+        world.server.lose_next_reply()
+        receipt = await world.client.upload_whiteboard_file("room01", PDF, filename=NAME)
+        assert receipt.found is True
+
+    in_world(act)
+
+
 def test_a_session_that_ends_meanwhile() -> None:
     """What may have arrived in it is gone with it: the document goes into the new one."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
-
 from meeting_async._delivery.attempts import Attempts
 from meeting_async._delivery.call import Call
 from meeting_async._delivery.decide import CONFIRM_SECONDS, NO_SESSION, proves_loss
@@ -47,51 +45,46 @@ async def finding(call: Call, document: Accepted) -> Finding:
     return found
 
 
-@attrs.frozen
-class Lookup:
-    """Asks for evidence of the document of an upload."""
+async def evidence_of(
+    attempts: Attempts, hooks: UploadHooks, sent: Step, *, is_free: bool = False
+) -> Step:
+    """Ask whether the document of an upload is in ``sent.session``.
 
-    attempts: Attempts
-    hooks: UploadHooks
+    ``is_free``: a probe has just shown that the room is free.
+    """
+    call, began = attempts.call, attempts.call.now()
+    call.phase = "looking for the document on the server"
+    name, since = call.document or "", sent.since or 0
+    document = Accepted(call.room_id, name, sent.sent, sent.session, since)
+    found = await finding(call, document)
+    verdict, reason, answer, proves = _VERDICTS[found.answer], found.reason, None, False
+    server = call.session.server
+    if verdict is Verdict.FOUND:
+        answer = ParsedReply(200, {"msg": FOUND})
+    elif verdict is Verdict.NOT_FOUND:
+        await _believe(call, hooks, sent, began)
+        proves = proves_loss(sent, server, attempts.limits, began, is_free=is_free)
+        reason += "" if server.shows_files else ", and this server has shown no document so far"
+    facts: Any = {"reason": reason, "proves": proves, "session": sent.session}
+    return step("evidence", began, call.now(), verdict, answer, **facts)
 
-    async def ask(self, sent: Step, *, is_free: bool = False) -> Step:
-        """Ask whether a document is in ``sent.session``.
 
-        ``is_free``: a probe has just shown that the room is free.
-        """
-        call, began = self.attempts.call, self.attempts.call.now()
-        call.phase = "looking for the document on the server"
-        name, since = call.document or "", sent.since or 0
-        document = Accepted(call.room_id, name, sent.sent, sent.session, since)
-        found = await finding(call, document)
-        verdict, reason, answer, proves = _VERDICTS[found.answer], found.reason, None, False
-        server = call.session.server
-        if verdict is Verdict.FOUND:
-            answer = ParsedReply(200, {"msg": FOUND})
-        elif verdict is Verdict.NOT_FOUND:
-            await self._believe(sent, began)
-            proves = proves_loss(sent, server, self.attempts.limits, began, is_free=is_free)
-            reason += "" if server.shows_files else ", and this server has shown no document so far"
-        facts: Any = {"reason": reason, "proves": proves, "session": sent.session}
-        return step("evidence", began, call.now(), verdict, answer, **facts)
+async def _believe(call: Call, hooks: UploadHooks, sent: Step, asked_at: float) -> None:
+    """Find out whether the server shows files at all: otherwise *not found* means nothing.
 
-    async def _believe(self, sent: Step, asked_at: float) -> None:
-        """Find out whether the server shows files at all: otherwise *not found* means nothing.
-
-        If it does not show a document that it accepted ``CONFIRM_SECONDS`` before it was asked, it
-        shows none.
-        """
-        call = self.attempts.call
-        server = call.session.server
-        for document in tuple(self.hooks.accepted_before()):  # may grow meanwhile
-            if server.shows_files:
-                return
-            await finding(call, document)
-        is_late = asked_at - sent.ended >= CONFIRM_SECONDS
-        if server.shows_files is None and sent.verdict is Verdict.ACCEPTED and is_late:
-            server.shows_files = False
-            logger.warning(
-                "%s shows no stored files: delivery='exactly_once' finds out nothing there",
-                call.session.host,
-                extra={"action": "Evidence", "server_host": call.session.host},
-            )
+    If it does not show a document that it accepted ``CONFIRM_SECONDS`` before it was asked, it
+    shows none.
+    """
+    server = call.session.server
+    for document in tuple(hooks.accepted_before()):  # may grow meanwhile
+        if server.shows_files:
+            return
+        await finding(call, document)
+    is_late = asked_at - sent.ended >= CONFIRM_SECONDS
+    if server.shows_files is None and sent.verdict is Verdict.ACCEPTED and is_late:
+        server.shows_files = False
+        logger.warning(
+            "%s shows no stored files: delivery='exactly_once' finds out nothing there",
+            call.session.host,
+            extra={"action": "Evidence", "server_host": call.session.host},
+        )

@@ -43,6 +43,8 @@ class Server:
     """Whether it has shown a stored document; ``False``: not even one that it had accepted."""
     recent: dict[tuple[str, str], float] = attrs.field(factory=dict)
     """When documents were sent lately, by room and name."""
+    unsettled: dict[tuple[str, str], float] = attrs.field(factory=dict)
+    """Until when something may still deliver a document of unknown outcome, by room and name."""
     closes_until: float = -math.inf
     """Until when it counts as one that closes each connection after its answer."""
     _reached_at: float = -math.inf
@@ -106,6 +108,13 @@ class Server:
     def seconds_to_tell_apart(self, room_id: str, name: str, now: float) -> float:
         """Return how long to wait so that the time of a file tells which upload of a name it is."""
         return max(0.0, self.recent.get((room_id, name), -math.inf) + FRESH_SECONDS - now)
+
+    def mark_unsettled(self, room_id: str, name: str, until: float, now: float) -> None:
+        """Remember a document of unknown outcome."""
+        self.unsettled.pop((room_id, name), None)
+        while self.unsettled and self.unsettled[oldest := next(iter(self.unsettled))] <= now:
+            del self.unsettled[oldest]
+        self.unsettled[room_id, name] = until
 
     # --- the retry budget ------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from meeting_async._delivery.decide import (
     untellable,
 )
 from meeting_async._delivery.history import Step
-from meeting_async._delivery.lookup import Lookup
+from meeting_async._delivery.lookup import evidence_of
 from meeting_async._delivery.questions import Questions
 from meeting_async._delivery.room_locks import Place
 from meeting_async._delivery.room_wait import MIN_WAIT
@@ -140,20 +140,24 @@ class _Upload:
     document: Prepared
     hooks: UploadHooks
     _questions: Questions = attrs.field(init=False)
-    _lookup: Lookup = attrs.field(init=False)
     _wait: Wait | None = None
     """What the last attempt has to wait for."""
+    _has_twin: bool = False
+    """Whether an earlier document of that name could still come when this one was sent."""
     _is_watching: bool = True
     """Whether the connection of the questions is kept open, to notice a restart after them."""
 
     def __attrs_post_init__(self) -> None:
         exchange, call = self.attempts.exchange, self.call
         self._questions = Questions(call.session, self.room, exchange, call.now)
-        self._lookup = Lookup(self.attempts, self.hooks)
 
     @property
     def call(self) -> Call:
         return self.attempts.call
+
+    @property
+    def _key(self) -> tuple[str, str]:
+        return self.call.room_id, self.call.document or ""
 
     async def run(self, place: Place) -> None:
         """Acquire the room's lock, then attempt until the document is accepted."""
@@ -167,18 +171,21 @@ class _Upload:
 
     async def _tell_apart(self) -> None:
         """Wait until ``Last-Modified`` can tell this document from the last one of its name."""
-        call = self.call
-        server, name = call.session.server, call.document or ""
-        if seconds := server.seconds_to_tell_apart(call.room_id, name, call.now()):
+        call, server = self.call, self.call.session.server
+        if seconds := server.seconds_to_tell_apart(*self._key, call.now()):
             call.phase = "waiting a second after another document of that name"
             async with self.hooks.waiting("queue", seconds):
                 await anyio.sleep(seconds)
 
     def _mark_sent(self) -> None:
-        """Remember when the document was sent, for :meth:`_tell_apart` of the next upload."""
-        call = self.call
-        if (sent := call.history.document) and sent.session:
-            call.session.server.mark_sent(call.room_id, call.document or "", sent.ended)
+        """Remember when the document was sent, and if it may come late, for the next upload."""
+        call, history, server = self.call, self.call.history, self.call.session.server
+        if (sent := history.document) and sent.session:
+            server.mark_sent(*self._key, sent.ended)
+        if (since := history.unknown_since) is not None and history.answer is None:
+            # One that has reached the server has locked the room, or is stored already.
+            until = since + call.options.retry.settle_after
+            server.mark_unsettled(*self._key, until, call.now())
 
     # --- the room's lock in this application -----------------------------------------------------
 
@@ -268,7 +275,7 @@ class _Upload:
         is_accepted = found.verdict is Verdict.ACCEPTED and not untellable(found, server)
         if self._asks_for_evidence and is_accepted:
             self.call.record(found)
-            return await self._lookup.ask(found)
+            return await self._look(found)
         return found
 
     async def _ask_and_send(self) -> Step:
@@ -351,6 +358,7 @@ class _Upload:
         if sending.began == math.inf:
             call.emit(_events.AttemptStarted, attempt=call.history.attempted + 1)
         sending.begin(asked)
+        self._has_twin = sending.began < call.session.server.unsettled.get(self._key, 0.0)
         try:
             form = sending.body.content_type, sending.body
             timeouts = self.attempts.timeouts
@@ -369,13 +377,23 @@ class _Upload:
     def _asks_for_evidence(self) -> bool:
         return self.attempts.limits.safety is RetrySafety.EXACTLY_ONCE
 
+    async def _look(self, sent: Step, *, is_free: bool = False) -> Step:
+        """Look for a document in ``sent.session``; a file may be that of an earlier upload."""
+        found = await evidence_of(self.attempts, self.hooks, sent, is_free=is_free)
+        if found.verdict is not Verdict.FOUND or self.call.history.answer is not None:
+            return found
+        if self._has_twin:
+            return attrs.evolve(found, verdict=Verdict.UNKNOWN, answer=None, reason=_OF_TWINS)
+        self.call.session.server.unsettled.pop(self._key, None)  # it has come
+        return found
+
     async def _settle(self, sent: Step) -> Step:
         """Ask for evidence of a document of an earlier attempt, or of an earlier run.
 
         Before it counts as lost, the room must be free: the server may still be working on the
         form. Then its session must still run: the files of one that has ended are gone.
         """
-        found = await self._lookup.ask(sent)
+        found = await self._look(sent)
         is_early = self.call.now() - sent.ended < self.attempts.limits.retry.settle_after
         if found.verdict is Verdict.FOUND or is_early:
             return found
@@ -383,7 +401,7 @@ class _Upload:
         asked = await self._ask(await self._signed())
         if asked.refusal is not None:
             return asked.refusal
-        found, session = await self._lookup.ask(sent, is_free=asked.is_free), asked.session
+        found, session = await self._look(sent, is_free=asked.is_free), asked.session
         if found.proves and session == sent.session:
             await anyio.sleep(MIN_WAIT)
             session = _session_in(await self._check())
@@ -400,7 +418,7 @@ class _Upload:
 
     async def _confirmed(self, sent: Step) -> Step:
         """Ask for evidence of an accepted document, in the same way."""
-        found = await self._lookup.ask(sent)
+        found = await self._look(sent)
         session = _session_in(await self._check()) if found.proves else sent.session
         if session == sent.session:
             return found
@@ -409,10 +427,13 @@ class _Upload:
 
     async def _look_in(self, session: str, sent: Step, *, is_free: bool = False) -> Step:
         """Ask for evidence in another session; if the document is there, tell the hooks."""
-        found = await self._lookup.ask(attrs.evolve(sent, session=session), is_free=is_free)
+        found = await self._look(attrs.evolve(sent, session=session), is_free=is_free)
         if found.verdict is Verdict.FOUND and session != sent.session:
             await self.hooks.may_arrive(self.document, session, sent.since)
         return found
+
+
+_OF_TWINS = "an earlier upload of that name, of unknown outcome, may have brought the one there"
 
 
 def _session_in(check: Step | None) -> str:
