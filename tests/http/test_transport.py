@@ -378,6 +378,7 @@ async def test_a_closed_transport() -> None:
 PHASES: dict[str, Script] = {
     "sending": deaf,
     "waiting": silent,
+    "reading": silent,
     "receiving": dripping(endless_content, 0.01),
     **dict.fromkeys(["looking up", "connecting", "shaking hands", "tunnelling"], deaf),
 }
@@ -388,7 +389,8 @@ async def test_closing_ends_what_is_under_way(
     phase: str, full: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At once, with an error that says so; nothing is sent afterwards."""
-    has_begun, looks = phase in {"sending", "waiting", "receiving"}, threading.Event()
+    has_begun = phase in {"sending", "waiting", "reading", "receiving"}
+    looks = threading.Event()
 
     def lookup(*_args: object, **_options: object) -> list[object]:
         looks.set()
@@ -405,9 +407,18 @@ async def test_closing_ends_what_is_under_way(
         if phase == "looking up":
             monkeypatch.setattr(socket, "getaddrinfo", lookup)
         proxy = peer.url if phase == "tunnelling" else None
-        transport, form = HttpTransport(verify=False, proxy=proxy), Form(16 * MIB)
+        transport, others = HttpTransport(verify=False, proxy=proxy), contextlib.ExitStack()
+
+        async def close_at_once() -> None:
+            await transport.aclose()
+            for sock in socket.socketpair():  # one of them has the number of the socket
+                others.enter_context(sock)
+
+        form = Form(16 * MIB, at=MIB if phase == "reading" else -1, happening=close_at_once)
 
         async def close() -> None:
+            if phase == "reading":
+                return
             await anyio.wait_all_tasks_blocked()  # the request has begun
             if has_begun:
                 await until(lambda: form.taken if phase == "sending" else form.is_complete)
@@ -416,7 +427,7 @@ async def test_closing_ends_what_is_under_way(
             await anyio.sleep(0.05)
             await transport.aclose()
 
-        with within(9):
+        with within(9), others:
             async with anyio.create_task_group() as group:
                 group.start_soon(close)
                 kind = errors.ConnectionLost if has_begun else errors.ConnectFailed

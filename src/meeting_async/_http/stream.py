@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import weakref
 from contextlib import suppress
@@ -111,7 +113,14 @@ class Stream:
         return data
 
     async def wait(self, seconds: float, *, to_write: bool) -> None:
-        """Wait until :meth:`push` (``to_write``) or :meth:`receive` is of use, or ``seconds``."""
+        """Wait until :meth:`push` (``to_write``) or :meth:`receive` is of use, or ``seconds``.
+
+        Raises:
+            OSError: It was closed; another socket may have its number by now.
+
+        """
+        if self.is_closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         self.is_drained = False
         await self._waiter.wait(seconds, to_write=to_write and not self._must_read)
 
