@@ -182,7 +182,8 @@ class _Upload:
         call, history, server = self.call, self.call.history, self.call.session.server
         if (sent := history.document) and sent.session:
             server.mark_sent(*self._key, sent.ended)
-        if (since := history.unknown_since) is not None and history.answer is None:
+        since = history.unknown_since
+        if since is not None and history.last.verdict is not Verdict.FOUND:
             # One that has reached the server has locked the room, or is stored already.
             until = since + call.options.retry.settle_after
             server.mark_unsettled(*self._key, until, call.now())
