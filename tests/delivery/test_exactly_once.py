@@ -189,12 +189,13 @@ def test_another_document_of_that_name_is_not_taken_for_it() -> None:
     async def act(world: World) -> None:
         world.server.processing_seconds = 0
         await world.client.upload_whiteboard_file("room01", PDF, filename=NAME)
-        world.server.lose_next_reply()
-        receipt = await world.client.upload_whiteboard_file("room01", PDF, filename=NAME)
-        assert receipt.found is True
         world.server.lose_next_reply(when="instead")
         with pytest.raises(UploadOutcomeUnknown, match="was stored before"):
             await world.client.upload_whiteboard_file("room01", PDF, filename=NAME)
+        await anyio.sleep(100)
+        world.server.lose_next_reply()
+        receipt = await world.client.upload_whiteboard_file("room01", PDF, filename=NAME)
+        assert receipt.found is True
         await anyio.sleep(100)
         world.server.lose_next_reply(when="instead")
         with pytest.raises(UploadOutcomeUnknown, match="has '8' bytes, not 9"):
