@@ -442,7 +442,9 @@ def untellable(document: Step, server: Server) -> str:
         return "it is a link"
     if not document.session and not server.shows_files:
         return NO_SESSION
-    return "" if document.since is not None else "the server has told no time"
+    if document.since is not None:
+        return ""
+    return "the server has told no time, or an earlier upload of that name may still arrive"
 
 
 def proves_loss(

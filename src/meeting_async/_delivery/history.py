@@ -57,7 +57,7 @@ class Step:
     known."""
     since: int | None = None
     """Unix time by the server's clock: a file of the document's name that was stored then, or
-    later, is this document. ``None`` if the server did not give the time."""
+    later, is this document. ``None`` if that cannot be told."""
     count: int = 1
     """Number of steps merged into this one."""
     proves: bool = False

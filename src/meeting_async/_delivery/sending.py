@@ -66,7 +66,8 @@ class Asked:
     session: str = ""
     """Id of the session in the room; ``""``: the server did not name it."""
     date: int | None = None
-    """When the check was answered: Unix time by the server's clock."""
+    """When the check was answered: Unix time by the server's clock. ``None``: not told, or of no
+    use, as another document of that name may still arrive."""
     peer: object = None
     """``Reply.peer`` of the check."""
 

@@ -42,7 +42,7 @@ class Server:
     shows_files: bool | None = None
     """Whether it has shown a stored document; ``False``: not even one that it had accepted."""
     recent: dict[tuple[str, str], float] = attrs.field(factory=dict)
-    """When documents were sent lately, by room and name."""
+    """Until when a file may have the time of a document sent lately, by room and name."""
     unsettled: dict[tuple[str, str], float] = attrs.field(factory=dict)
     """Until when something may still deliver a document of unknown outcome, by room and name."""
     closes_until: float = -math.inf
@@ -100,21 +100,15 @@ class Server:
 
     def mark_sent(self, room_id: str, name: str, now: float) -> None:
         """Remember a document whose file may have the time of one that follows at once."""
-        self.recent.pop((room_id, name), None)
-        self.recent[room_id, name] = now
-        while now - self.recent[oldest := next(iter(self.recent))] >= FRESH_SECONDS:
-            del self.recent[oldest]
+        _remember(self.recent, (room_id, name), now + FRESH_SECONDS, now)
 
     def seconds_to_tell_apart(self, room_id: str, name: str, now: float) -> float:
         """Return how long to wait so that the time of a file tells which upload of a name it is."""
-        return max(0.0, self.recent.get((room_id, name), -math.inf) + FRESH_SECONDS - now)
+        return max(0.0, self.recent.get((room_id, name), -math.inf) - now)
 
     def mark_unsettled(self, room_id: str, name: str, until: float, now: float) -> None:
         """Remember a document of unknown outcome."""
-        self.unsettled.pop((room_id, name), None)
-        while self.unsettled and self.unsettled[oldest := next(iter(self.unsettled))] <= now:
-            del self.unsettled[oldest]
-        self.unsettled[room_id, name] = until
+        _remember(self.unsettled, (room_id, name), until, now)
 
     # --- the retry budget ------------------------------------------------------------------------
 
@@ -127,3 +121,12 @@ class Server:
         """Take a retry from the budget."""
         if self.can_retry:
             self.tokens -= 1
+
+
+def _remember(
+    times: dict[tuple[str, str], float], key: tuple[str, str], until: float, now: float
+) -> None:
+    times.pop(key, None)
+    while times and times[oldest := next(iter(times))] <= now:
+        del times[oldest]
+    times[key] = until

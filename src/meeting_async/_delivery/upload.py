@@ -142,8 +142,6 @@ class _Upload:
     _questions: Questions = attrs.field(init=False)
     _wait: Wait | None = None
     """What the last attempt has to wait for."""
-    _has_twin: bool = False
-    """Whether an earlier document of that name could still come when this one was sent."""
     _is_watching: bool = True
     """Whether the connection of the questions is kept open, to notice a restart after them."""
 
@@ -182,11 +180,11 @@ class _Upload:
         call, history, server = self.call, self.call.history, self.call.session.server
         if (sent := history.document) and sent.session:
             server.mark_sent(*self._key, sent.ended)
-        since = history.unknown_since
-        if since is not None and history.last.verdict is not Verdict.FOUND:
+        if (since := history.unknown_since) is not None:
             # One that has reached the server has locked the room, or is stored already.
-            until = since + call.options.retry.settle_after
-            server.mark_unsettled(*self._key, until, call.now())
+            is_there = history.last.verdict is Verdict.FOUND
+            late = 0.0 if is_there else call.options.retry.settle_after
+            server.mark_unsettled(*self._key, since + late, call.now())
 
     # --- the room's lock in this application -----------------------------------------------------
 
@@ -358,8 +356,9 @@ class _Upload:
         call.phase = "sending"
         if sending.began == math.inf:
             call.emit(_events.AttemptStarted, attempt=call.history.attempted + 1)
+        if call.now() < call.session.server.unsettled.get(self._key, 0.0):
+            asked = attrs.evolve(asked, date=None)  # a file that is stored now may be that one
         sending.begin(asked)
-        self._has_twin = sending.began < call.session.server.unsettled.get(self._key, 0.0)
         try:
             form = sending.body.content_type, sending.body
             timeouts = self.attempts.timeouts
@@ -379,14 +378,7 @@ class _Upload:
         return self.attempts.limits.safety is RetrySafety.EXACTLY_ONCE
 
     async def _look(self, sent: Step, *, is_free: bool = False) -> Step:
-        """Look for a document in ``sent.session``; a file may be that of an earlier upload."""
-        found = await evidence_of(self.attempts, self.hooks, sent, is_free=is_free)
-        if found.verdict is not Verdict.FOUND or self.call.history.answer is not None:
-            return found
-        if self._has_twin:
-            return attrs.evolve(found, verdict=Verdict.UNKNOWN, answer=None, reason=_OF_TWINS)
-        self.call.session.server.unsettled.pop(self._key, None)  # it has come
-        return found
+        return await evidence_of(self.attempts, self.hooks, sent, is_free=is_free)
 
     async def _settle(self, sent: Step) -> Step:
         """Ask for evidence of a document of an earlier attempt, or of an earlier run.
@@ -432,9 +424,6 @@ class _Upload:
         if found.verdict is Verdict.FOUND and session != sent.session:
             await self.hooks.may_arrive(self.document, session, sent.since)
         return found
-
-
-_OF_TWINS = "an earlier upload of that name, of unknown outcome, may have brought the one there"
 
 
 def _session_in(check: Step | None) -> str:
