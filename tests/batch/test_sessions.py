@@ -29,6 +29,7 @@ from meeting_async.errors import (
     RoomNotActive,
     RoomNotFound,
     UnexpectedReply,
+    UploadOutcomeUnknown,
 )
 from meeting_async.evidence import Answer, Finding, Send, Sought, StoredFiles
 from meeting_async.testing import MeetingServer
@@ -259,6 +260,23 @@ async def test_a_document_is_no_twin_of_itself(
         assert listed(server) == ["a.pdf", "b.pdf"]
         another = await settling.upload_whiteboard_file("room01", PDF, filename="b.pdf")
     assert (another.found, another.status_code) == (True, "")
+
+
+async def test_a_late_document_of_that_name_is_not_taken_for_it(
+    server: MeetingServer, path: Path
+) -> None:
+    """Neither by the run that sent the second one, nor by the next, of another client."""
+    await run(server, path, [job("a.pdf")])
+    async with client_of(server) as client:
+        server.lose_next_reply(arrives_after=1.5)
+        with pytest.raises(UploadOutcomeUnknown):
+            await client.upload_whiteboard_file("room01", PDF, filename="b.pdf")
+        server.lose_next_reply(when="instead")
+        assert statuses(await run_with(client, path, [job("b.pdf")])) == ["unknown"]
+    await anyio.sleep(2)
+    again = await run(server, path, [job("b.pdf")], delivery="exactly_once")
+    assert (statuses(again), listed(server)) == (["unknown"], ["a.pdf", "b.pdf"])
+    assert "an earlier upload of that name" in str(again.outcomes[0].error)
 
 
 async def test_what_was_left_long_ago_waits_for_a_server_to_show_files(
